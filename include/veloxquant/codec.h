@@ -1,0 +1,75 @@
+// A codec turns rows of one lane (one head of one sequence and layer) into packed bytes and computes
+// attention on them. It is stateless after construction and shared by all sequences of a layer.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "veloxquant/types.h"
+
+namespace veloxquant {
+
+/// Geometry of one storage block of one side. A block has room for `units` units of `unit_rows` rows; its
+/// bytes are up to four parts, each an array over units: part p of unit u starts at
+/// `units * (part_bytes[0] + .. + part_bytes[p-1]) + u * part_bytes[p]`.
+struct BlockFormat {
+  int unit_rows = 1;                    ///< rows that are encoded together (1: any row by itself)
+  int units = 64;                       ///< capacity
+  std::array<size_t, 4> part_bytes{};   ///< bytes of one unit in each part; unused parts are 0
+
+  int capacity_rows() const { return unit_rows * units; }
+  size_t unit_bytes() const { return part_bytes[0] + part_bytes[1] + part_bytes[2] + part_bytes[3]; }
+  size_t block_bytes() const { return static_cast<size_t>(units) * unit_bytes(); }
+  /// Offset of part `part` of unit `unit` from the start of the block.
+  size_t offset(int part, int unit) const {
+    size_t before = 0;
+    for (int p = 0; p < part; ++p) before += part_bytes[static_cast<size_t>(p)];
+    return static_cast<size_t>(units) * before + static_cast<size_t>(unit) * part_bytes[static_cast<size_t>(part)];
+  }
+  /// Geometry of units of `unit_rows` rows: blocks of about 128 rows, or of 64 single rows.
+  static BlockFormat of(int unit_rows, std::array<size_t, 4> part_bytes) {
+    return {unit_rows, unit_rows == 1 ? 64 : (unit_rows >= 128 ? 1 : 128 / unit_rows), part_bytes};
+  }
+};
+
+/// Per-query working sizes in floats; the engine provides the memory.
+struct CodecFloats {
+  int query = 0;  ///< of a prepared query row
+  int acc = 0;    ///< of an accumulator row
+  int tile = 0;   ///< scratch of one score or accumulate call, whatever the number of queries
+};
+
+class Codec {
+ public:
+  virtual ~Codec() = default;
+
+  virtual std::string name() const = 0;  ///< e.g. "affine2", "codebook4", "f16"
+  virtual int dim() const = 0;
+  virtual const BlockFormat& format() const = 0;
+  virtual CodecFloats floats() const = 0;
+  /// The method's byte formula for `rows` rows (whole units).
+  size_t bytes(int rows) const {
+    return static_cast<size_t>(rows / format().unit_rows) * format().unit_bytes();
+  }
+
+  /// Encodes whole units from unit `unit` of the block on. Equal rows give equal bytes on every instruction set.
+  virtual void encode(const RowsView& rows, std::byte* block, int unit) const = 0;
+  /// Rows [range) of the block as they arrived, up to the codec's error: out[row - range.begin][dim].
+  virtual void decode(const std::byte* block, Range range, float* out, int64_t ld) const = 0;
+
+  /// q[n][dim] -> prep[n][floats().query], once per call: rotations fold into the query here.
+  virtual void prepare_query(const float* q, int n, float* prep) const = 0;
+  /// logit[n][range.size()] = q . k^ of rows [range), before soft-cap and mask; `ld` strides the n rows.
+  virtual void score(const float* prep, int n, const std::byte* block, Range range, float* logit, int64_t ld,
+                     float* tile) const = 0;
+  /// acc[n][floats().acc] += sum over rows of weight[n][row] * v^; linear in the weights, rows in ascending
+  /// order, so that cutting a range in two changes no bit.
+  virtual void accumulate(const float* weight, int64_t ld, int n, const std::byte* block, Range range, float* acc,
+                          float* tile) const = 0;
+  /// out[n][dim] += what acc stands for, once per call.
+  virtual void finish(const float* acc, int n, float* out) const = 0;
+};
+
+}  // namespace veloxquant

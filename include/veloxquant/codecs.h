@@ -1,0 +1,54 @@
+// The codecs a recipe composes. `dim` is the head size of the side that is coded; any size >= 1 works unless said.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "veloxquant/codec.h"
+
+namespace veloxquant {
+
+/// Exact rows in their element type: 64-row blocks, dim * size_of(type) bytes a row.
+std::shared_ptr<const Codec> raw_rows(DType type, int dim);
+
+/// Asymmetric affine code, one (zero, scale) pair per channel over `group` consecutive rows (units of `group` rows):
+/// dim * (packed(group, bits) + 4) bytes a unit. Keys of KIVI (arXiv:2402.02750). bits 1..8.
+std::shared_ptr<const Codec> affine_block(int dim, int bits, int group);
+/// The same code per row, one pair per `group` channels (the last group may be shorter; group > dim: one group):
+/// packed(dim, bits) + 4 * ceil(dim / group) bytes a row. Values of KIVI.
+std::shared_ptr<const Codec> affine_row(int dim, int bits, int group);
+
+/// int8 with one fp16 scale a row: dim + 2 bytes.
+std::shared_ptr<const Codec> int8_row(int dim);
+
+/// Which table the second stage of lloyd_row uses.
+enum class Stage2 : uint8_t {
+  none,     ///< one stage of `bits`
+  joint,    ///< the Lloyd-Max table of 2 * bits, its index cut in a high and a low half
+  matched,  ///< Lloyd-Max of the true residual density of stage 1
+  laplace   ///< Lloyd-Max of a Laplace density of scale `laplace_scale`
+};
+enum class NormMode : uint8_t { paper, lsq, unbiased };
+enum class Rotation : uint8_t {
+  rht,  ///< signed Hadamard rounds; where no Hadamard matrix of the order is known: haar of the same seed
+  haar  ///< Q of a QR factorisation with positive diagonal of R
+};
+
+struct LloydRow {
+  int dim = 0;
+  int bits = 2;  ///< per stage; 1..8 with one stage, 1..4 with two
+  Stage2 stage2 = Stage2::none;
+  double laplace_scale = 0;  ///< 0: the reference's (sqrt(3 pi) / 2) * 4^-bits / sqrt(2)
+  NormMode norm = NormMode::paper;
+  Rotation rotation = Rotation::rht;
+  int rounds = 2;  ///< of rht
+  uint64_t seed = 0;
+  /// Which stream of random numbers the rotation is drawn from: two codecs of one layer must not share one.
+  uint32_t stream = 0;
+};
+/// Unit-norm split, rotation, Lloyd-Max codes in one or two streams, one fp16 norm a row (TurboQuant,
+/// arXiv:2504.19874): ceil(dim * bits / 8) bytes a stream + 2 a row. Below dim 64 the tables are those of a coordinate
+/// of the sphere, else of N(0, 1).
+std::shared_ptr<const Codec> lloyd_row(const LloydRow& options);
+
+}  // namespace veloxquant

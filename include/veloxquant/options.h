@@ -1,0 +1,69 @@
+// Options are declared once, as rows of a table, by the method that reads them. Checks, JSON, `--set`, help texts
+// and documentation all come from the rows; there is no second list.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace veloxquant {
+
+/// monostate: not set and no default (the seed's None).
+using OptionValue = std::variant<std::monostate, bool, int64_t, double, std::string>;
+std::string to_string(const OptionValue&);
+
+enum class OptionType : uint8_t { boolean, integer, real, choice };
+
+struct OptionSpec {
+  std::string_view name;    ///< the flat name, e.g. "kivi_group_size"
+  std::string_view alias;   ///< short name for --set and compositions, or empty
+  OptionType type = OptionType::integer;
+  OptionValue def;          ///< monostate: None is the default and a legal value
+  double min = 0, max = 0;  ///< inclusive range of integer and real
+  std::vector<std::string_view> choices;  ///< of choice
+  std::string_view meaning;
+
+  std::string range_text() const;  ///< "1..8", "block_flush | aligned_window", "true | false"
+};
+
+/// The options of one method instance: declared rows with their values. Reads are counted, so that a declared
+/// option nobody reads fails a test.
+class Options {
+ public:
+  explicit Options(std::vector<OptionSpec> specs);
+
+  /// Sets by flat name or alias. Returns the problem, or nothing when the value was taken.
+  std::optional<std::string> set(std::string_view name, const OptionValue& value);
+  /// Parses `text` by the option's type, then sets.
+  std::optional<std::string> set_text(std::string_view name, std::string_view text);
+
+  bool boolean(std::string_view name) const;
+  int integer(std::string_view name) const;
+  int64_t integer64(std::string_view name) const;
+  double real(std::string_view name) const;
+  const std::string& choice(std::string_view name) const;
+  bool has_value(std::string_view name) const;       ///< false: None
+  bool explicitly_set(std::string_view name) const;
+
+  const std::vector<OptionSpec>& specs() const { return specs_; }
+  const OptionValue& value(std::string_view name) const;
+  std::vector<std::string> unread() const;            ///< declared names nobody has read
+
+ private:
+  const OptionSpec* find(std::string_view name) const;
+  std::vector<OptionSpec> specs_;
+  std::map<std::string, OptionValue, std::less<>> values_;
+  std::set<std::string, std::less<>> explicit_;
+  mutable std::set<std::string, std::less<>> read_;
+};
+
+/// The candidate closest to `given` in edit distance, or empty when nothing is close.
+std::string nearest(std::string_view given, std::span<const std::string> candidates);
+
+}  // namespace veloxquant

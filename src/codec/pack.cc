@@ -1,0 +1,57 @@
+#include "codec/pack.h"
+
+#include <algorithm>
+
+namespace veloxquant {
+namespace {
+
+/// Bits [shift, shift + width) of each code as one plane; width divides 8.
+template <int width>
+std::byte* pack_plane(const uint8_t* codes, int n, int shift, std::byte* out) {
+  constexpr int kPerByte = 8 / width;
+  constexpr unsigned kMask = (1u << width) - 1;
+  for (int first = 0; first < n; first += kPerByte) {
+    unsigned byte = 0;
+    const int count = std::min(kPerByte, n - first);
+    for (int k = 0; k < count; ++k) byte |= (static_cast<unsigned>(codes[first + k]) >> shift & kMask) << (k * width);
+    *out++ = static_cast<std::byte>(byte);
+  }
+  return out;
+}
+
+void pack_planes(const uint8_t* codes, int n, int bits, std::byte* out) {
+  const Planes planes = planes_of(bits);
+  int shift = 0;
+  for (int p = 0; p < planes.count; ++p) {
+    switch (planes.width[p]) {
+      case 1: out = pack_plane<1>(codes, n, shift, out); break;
+      case 2: out = pack_plane<2>(codes, n, shift, out); break;
+      case 4: out = pack_plane<4>(codes, n, shift, out); break;
+      default: out = pack_plane<8>(codes, n, shift, out); break;
+    }
+    shift += planes.width[p];
+  }
+}
+
+void pack_bit_string(const uint8_t* codes, int n, int bits, std::byte* out) {
+  uint32_t pending = 0;
+  int filled = 0;
+  for (int i = 0; i < n; ++i) {
+    pending |= static_cast<uint32_t>(codes[i]) << filled;
+    for (filled += bits; filled >= 8; filled -= 8, pending >>= 8) *out++ = static_cast<std::byte>(pending);
+  }
+  if (filled > 0) *out = static_cast<std::byte>(pending);
+}
+
+}  // namespace
+
+void pack_run(const uint8_t* codes, int n, int bits, Packing packing, std::byte* out) {
+  const bool same = (bits & (bits - 1)) == 0;  // both forms agree for 1, 2, 4 and 8 bits
+  if (packing == Packing::planes || same) {
+    pack_planes(codes, n, bits, out);
+  } else {
+    pack_bit_string(codes, n, bits, out);
+  }
+}
+
+}  // namespace veloxquant

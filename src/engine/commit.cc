@@ -1,0 +1,103 @@
+// The one place where stored rows change: sealing what a call made ripe, and taking rows back.
+//
+// A row is rounded to the cache's element type before anything is computed from it, whether it waits in the exact tail
+// first or is sealed at once: so the stored bytes do not depend on how the tokens were cut into calls.
+#include <algorithm>
+#include <vector>
+
+#include "core/check.h"
+#include "engine/layer.h"
+#include "kernels/kernels.h"
+
+namespace veloxquant {
+namespace {
+
+std::vector<float> rounded(const RowsView& rows, DType store) {
+  std::vector<float> out(rows.x, rows.x + int64_t{rows.rows} * rows.dim);
+  if (store == DType::f32) return out;
+  std::vector<uint16_t> half(out.size());
+  kernels::from_f32(out.data(), static_cast<int64_t>(out.size()), store, half.data());
+  kernels::to_f32(half.data(), static_cast<int64_t>(out.size()), store, out.data());
+  return out;
+}
+
+}  // namespace
+
+void KVCache::Layer::commit() {
+  if (!staging_.pending()) return;
+  for (int b = 0; b < batch(); ++b) {
+    Sequence& sequence = sequences_[static_cast<size_t>(b)];
+    for (int head = 0; head < shape_.kv_heads; ++head) {
+      for (Side side : kSides) commit_side(sequence, head, side, staged_rows(side, b, head));
+    }
+    sequence.rows += staging_.valid[static_cast<size_t>(b)].size();
+  }
+  staging_ = {};
+  shared_.partials = {};
+}
+
+// Rows old.. of the stream are `fresh`. Coded rows end at the new frontier; what was exact below it is sealed with it.
+void KVCache::Layer::commit_side(Sequence& sequence, int head, Side side, const RowsView& fresh) {
+  if (fresh.rows == 0) return;
+  StreamSide& stream = sequence.side(head, side);
+  const int old = sequence.rows;
+  const int rows = old + fresh.rows;
+  const int d = fresh.dim;
+  const int frontier = recipe_.placement->frontier(side, rows);
+  VQ_CHECK(frontier >= stream.coded.end() && frontier <= rows);
+  const std::vector<float> exact = rounded(fresh, store_);
+
+  const int from_exact = std::min(frontier, old) - stream.coded.end();
+  const int from_fresh = std::max(0, frontier - old);
+  if (from_exact > 0) {
+    std::vector<float> ripe(static_cast<size_t>(from_exact + from_fresh) * static_cast<size_t>(d));
+    stream.exact.decode({stream.coded.end(), stream.coded.end() + from_exact}, ripe.data(), d);
+    std::copy_n(exact.data(), from_fresh * d, ripe.data() + from_exact * d);
+    stream.coded.append({ripe.data(), d, from_exact + from_fresh, d});
+  } else if (from_fresh > 0) {
+    stream.coded.append({exact.data(), d, from_fresh, d});
+  }
+  if (frontier >= old) {
+    stream.exact.restart(frontier);
+  } else {
+    stream.exact.drop_front(frontier);
+  }
+  stream.exact.append({exact.data() + from_fresh * d, d, fresh.rows - from_fresh, d});
+}
+
+int KVCache::Layer::trim(int n) {
+  if (!trimmable()) return 0;
+  forget_call();
+  int most = 0;
+  for (Sequence& sequence : sequences_) {
+    const int removed = std::min(n, sequence.rows);
+    if (removed == 0) continue;
+    sequence.rows -= removed;
+    for (int head = 0; head < shape_.kv_heads; ++head) {
+      for (Side side : kSides) trim_side(sequence.side(head, side), side, sequence.rows);
+    }
+    most = std::max(most, removed);
+  }
+  return most;
+}
+
+// Frontier and byte counts become those of a cache that was fed `rows` rows: coded rows between the new frontier and
+// `rows` are decoded back into the exact tail, on the old grid.
+void KVCache::Layer::trim_side(StreamSide& stream, Side side, int rows) const {
+  const int frontier = std::min(recipe_.placement->frontier(side, rows), stream.coded.end());
+  const int d = dim(side);
+  const int thawed = std::min(stream.coded.end(), rows) - frontier;
+  if (frontier < stream.coded.end()) {
+    const int kept = std::max(0, rows - stream.coded.end());
+    std::vector<float> tail(static_cast<size_t>(thawed + kept) * static_cast<size_t>(d));
+    stream.coded.decode({frontier, frontier + thawed}, tail.data(), d);
+    stream.exact.decode({stream.coded.end(), stream.coded.end() + kept}, tail.data() + thawed * d, d);
+    stream.coded.truncate(frontier);
+    stream.exact.restart(frontier);
+    stream.exact.append({tail.data(), d, thawed + kept, d});
+  } else {
+    stream.exact.truncate(rows);
+  }
+}
+
+}  // namespace veloxquant

@@ -1,0 +1,93 @@
+#include "engine/store.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/check.h"
+
+namespace veloxquant {
+
+BlockRef BlockRef::allocate(Arena& arena, size_t bytes) {
+  auto node = std::make_unique<Node>();
+  node->data = arena.allocate(bytes);
+  node->arena = &arena;
+  node->bytes = static_cast<uint32_t>(bytes);
+  node->references.store(1, std::memory_order_relaxed);
+  BlockRef block;
+  block.node_ = node.release();
+  return block;
+}
+
+BlockRef::~BlockRef() {
+  if (!node_ || node_->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  node_->arena->release(node_->data, node_->bytes);
+  delete node_;
+}
+
+std::byte* BlockRef::writable() {
+  if (node_->references.load(std::memory_order_acquire) != 1) {
+    BlockRef own = allocate(*node_->arena, node_->bytes);
+    std::memcpy(own.node_->data, node_->data, node_->bytes);
+    std::swap(node_, own.node_);
+  }
+  return node_->data;
+}
+
+void BlockList::restart(int row) {
+  blocks_.clear();
+  begin_ = end_ = row;
+  first_block_ = row / codec_->format().capacity_rows();
+}
+
+void BlockList::append(const RowsView& rows) {
+  const BlockFormat& format = codec_->format();
+  const int capacity = format.capacity_rows();
+  VQ_CHECK(rows.rows % format.unit_rows == 0);
+  int done = 0;
+  while (done < rows.rows) {
+    const int index = end_ / capacity;
+    const int at = end_ % capacity;
+    if (index - first_block_ == static_cast<int>(blocks_.size())) {
+      blocks_.push_back(BlockRef::allocate(*arena_, format.block_bytes()));
+    }
+    const int count = std::min(capacity - at, rows.rows - done);
+    codec_->encode({rows.x + done * rows.ld, rows.ld, count, rows.dim}, block(index).writable(), at / format.unit_rows);
+    end_ += count;
+    done += count;
+  }
+}
+
+void BlockList::truncate(int end) {
+  if (end >= end_) return;
+  VQ_CHECK(end >= begin_);
+  end_ = end;
+  const int capacity = codec_->format().capacity_rows();
+  const int blocks = end == begin_ ? 0 : (end + capacity - 1) / capacity - first_block_;
+  blocks_.resize(static_cast<size_t>(blocks));
+  if (blocks == 0) first_block_ = end / capacity;
+}
+
+void BlockList::drop_front(int begin) {
+  if (begin <= begin_) return;
+  VQ_CHECK(begin <= end_);
+  if (begin == end_) return restart(begin);
+  begin_ = begin;
+  const int gone = begin / codec_->format().capacity_rows() - first_block_;
+  blocks_.erase(blocks_.begin(), blocks_.begin() + gone);
+  first_block_ += gone;
+}
+
+void BlockList::decode(Range range, float* out, int64_t ld) const {
+  for_each(range, [&](const std::byte* data, Range in_block, int row) {
+    codec_->decode(data, in_block, out + (row - range.begin) * ld, ld);
+  });
+}
+
+void BlockList::count_bytes(std::unordered_set<const void*>& seen, size_t& bytes) const {
+  bytes += blocks_.capacity() * sizeof(BlockRef);
+  for (const BlockRef& block : blocks_) {
+    if (seen.insert(block.id()).second) bytes += block.resident_bytes();
+  }
+}
+
+}  // namespace veloxquant

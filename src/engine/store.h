@@ -1,0 +1,110 @@
+// Storage: blocks in the arena, shared until written, and lists of them that hold consecutive rows of one stream.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "core/arena.h"
+#include "veloxquant/codec.h"
+
+namespace veloxquant {
+
+/// Reference to one storage block. Copies share the bytes; whoever writes makes them its own first.
+class BlockRef {
+ public:
+  BlockRef() = default;
+  static BlockRef allocate(Arena& arena, size_t bytes);
+  BlockRef(const BlockRef& other) noexcept : node_(other.node_) {
+    if (node_) node_->references.fetch_add(1, std::memory_order_relaxed);
+  }
+  BlockRef(BlockRef&& other) noexcept : node_(std::exchange(other.node_, nullptr)) {}
+  BlockRef& operator=(BlockRef other) noexcept {
+    std::swap(node_, other.node_);
+    return *this;
+  }
+  ~BlockRef();
+
+  const std::byte* data() const { return node_->data; }
+  /// The bytes to write to; copied first when another reference shares them.
+  std::byte* writable();
+  /// Identity and resident bytes, for counting every block once.
+  const void* id() const { return node_; }
+  size_t resident_bytes() const { return Arena::slice_bytes(node_->bytes) + sizeof(Node); }
+
+ private:
+  struct Node {
+    std::byte* data;
+    Arena* arena;
+    uint32_t bytes;
+    std::atomic<uint32_t> references;
+  };
+  Node* node_ = nullptr;
+};
+
+/// Rows [begin, end) of one side of one stream in one codec's form. Block i of the stream holds rows
+/// [i * capacity, (i + 1) * capacity), whatever `begin` is, so the blocks of a stream never depend on its history.
+class BlockList {
+ public:
+  BlockList(const Codec* codec, Arena* arena) : codec_(codec), arena_(arena) {}
+
+  int begin() const { return begin_; }
+  int end() const { return end_; }
+  int rows() const { return end_ - begin_; }
+  const Codec& codec() const { return *codec_; }
+
+  /// Empties the list; the next row will be `row`.
+  void restart(int row);
+  /// Encodes rows (whole units) behind the end.
+  void append(const RowsView& rows);
+  /// Keeps rows < end / rows >= begin; blocks without rows are given back.
+  void truncate(int end);
+  void drop_front(int begin);
+  /// Rows [range) decoded: out[row - range.begin][dim].
+  void decode(Range range, float* out, int64_t ld) const;
+
+  /// visit(block bytes, rows inside the block, first of these rows in the stream) for every block that meets `range`.
+  template <class Visit>
+  void for_each(Range range, Visit&& visit) const {
+    const int capacity = codec_->format().capacity_rows();
+    int row = std::max(range.begin, begin_);
+    const int stop = std::min(range.end, end_);
+    while (row < stop) {
+      const int first = row / capacity * capacity;
+      const int until = std::min(stop, first + capacity);
+      visit(block(row / capacity).data(), Range{row - first, until - first}, row);
+      row = until;
+    }
+  }
+
+  void count_bytes(std::unordered_set<const void*>& seen, size_t& bytes) const;
+  /// Replaces the content by rows whose bytes fill(block bytes, rows inside the block) writes, block after block.
+  template <class Fill>
+  void restore(Range rows, Fill&& fill) {
+    restart(rows.begin);
+    const BlockFormat& format = codec_->format();
+    for (int row = rows.begin; row < rows.end;) {
+      const int first = row / format.capacity_rows() * format.capacity_rows();
+      const int until = std::min(rows.end, first + format.capacity_rows());
+      blocks_.push_back(BlockRef::allocate(*arena_, format.block_bytes()));
+      fill(blocks_.back().writable(), Range{row - first, until - first});
+      end_ = row = until;
+    }
+  }
+
+ private:
+  const BlockRef& block(int index) const { return blocks_[static_cast<size_t>(index - first_block_)]; }
+  BlockRef& block(int index) { return blocks_[static_cast<size_t>(index - first_block_)]; }
+
+  const Codec* codec_;
+  Arena* arena_;
+  std::vector<BlockRef> blocks_;
+  int first_block_ = 0;  // index in the stream of blocks_[0]
+  int begin_ = 0, end_ = 0;
+};
+
+}  // namespace veloxquant

@@ -1,0 +1,67 @@
+// The inner loops, compiled by Highway for every instruction set and chosen once at run time. Pointers and sizes
+// only; every function takes any size (ragged tails are ordinary) and unaligned pointers. Plain scalar versions of all
+// of them are in kernels/reference.h, which the parity tests compare with.
+//
+// Within one instruction set the bits of a result depend on the inputs alone, never on how a range was cut into calls:
+// every sum runs over its index in ascending order in one chain per element (multiply_accumulate) or per call
+// (dot_rows, one row each).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "veloxquant/types.h"
+
+namespace veloxquant::kernels {
+
+/// Name of the instruction set that runs, e.g. "AVX3_DL".
+std::string_view instruction_set();
+
+/// c[m][n] += sum over k ascending of a[m * a_row + k * a_col] * b[k * ldb + n]. n runs along vector lanes.
+void multiply_accumulate(int m, int n, int k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb,
+                         float* c, int64_t ldc);
+/// logit[i][r] = sum over c of q[i * ldq + c] * x[r * ldx + c] for i < n, r < rows: for few queries.
+void dot_rows(int n, int rows, int dim, const float* q, int64_t ldq, const float* x, int64_t ldx, float* logit,
+              int64_t ld);
+/// y[c * ldy + r] = x[r * ldx + c].
+void transpose(int rows, int cols, const float* x, int64_t ldx, float* y, int64_t ldy);
+
+/// One online-softmax step of one query row over n logits, in place: new_max = max(old_max, max(x)); x = exp(x -
+/// new_max); returns the sum of the new x and sets *max. Logits of -infinity become 0; when all are -infinity (and
+/// old_max too), everything is 0 and *max stays -infinity.
+float softmax_step(float* x, int n, float* max);
+/// x *= factor.
+void scale(float* x, int64_t n, float factor);
+/// x = cap * tanh(x / cap).
+void softcap(float* x, int n, float cap);
+/// True when all are finite.
+bool all_finite(const float* x, int64_t n);
+
+/// Element type conversions, round to nearest even; equal bits to core/half.h on every instruction set.
+void from_f32(const float* x, int64_t n, DType to, void* out);
+void to_f32(const void* x, int64_t n, DType from, float* out);
+
+/// Packed unsigned codes (planes of core/layout.h, runs of `run_codes` codes, `run_bytes` apart) with a 16-bit (zero,
+/// scale) pair per group of `group` codes of a run: out[r * ld + i] = zero + scale * code. Parameters of run r, group g
+/// are params[2 * (r * groups + g)] = zero, [.. + 1] = scale, groups = ceil(run_codes / group). Both are fp16; a scale is
+/// never negative, so its sign bit says that both are bf16 instead (values beyond fp16's range).
+void decode_affine(const std::byte* codes, size_t run_bytes, const uint16_t* params, int runs, int run_codes, int group,
+                   int bits, float* out, int64_t ld);
+
+/// A codebook: `size` <= 256 levels. Level i is unit * integer[i] when `integer` is set (size <= 16), else levels[i].
+struct Codebook {
+  int size = 0;
+  const float* levels = nullptr;
+  const int8_t* integer = nullptr;
+  float unit = 0;
+};
+/// Rows of b-bit codes (bit strings of `dim` codes, `row_bytes` apart), optionally in two streams: index = high << b |
+/// low, low_codes null for one stream; norms are fp16. out[r * ld + i] = level(index) * (f32(norm[r]) * norm_scale).
+void decode_codebook(const std::byte* codes, const std::byte* low_codes, size_t row_bytes, const uint16_t* norms,
+                     float norm_scale, int rows, int dim, int bits, const Codebook& book, float* out, int64_t ld);
+
+/// int8 rows with one fp16 scale a row: out[r * ld + i] = f32(scale[r]) * code.
+void decode_int8(const std::byte* codes, const uint16_t* scales, int rows, int dim, float* out, int64_t ld);
+
+}  // namespace veloxquant::kernels

@@ -1,0 +1,32 @@
+// Plain scalar versions of kernels.h, written to be read: what the parity tests compare with.
+//
+// The fast versions give equal bits for conversions, transpose, scale, all_finite, decode_codebook and decode_int8, for
+// decode_affine while scale * code stays finite, and for multiply_accumulate on instruction sets with a fused
+// multiply-add. The others agree to rounding: their sums have another order, their exp and tanh are other functions.
+#pragma once
+
+#include "kernels/kernels.h"
+
+namespace veloxquant::kernels::reference {
+
+void multiply_accumulate(int m, int n, int k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb,
+                         float* c, int64_t ldc);
+void dot_rows(int n, int rows, int dim, const float* q, int64_t ldq, const float* x, int64_t ldx, float* logit,
+              int64_t ld);
+void transpose(int rows, int cols, const float* x, int64_t ldx, float* y, int64_t ldy);
+
+float softmax_step(float* x, int n, float* max);
+void scale(float* x, int64_t n, float factor);
+void softcap(float* x, int n, float cap);
+bool all_finite(const float* x, int64_t n);
+
+void from_f32(const float* x, int64_t n, DType to, void* out);
+void to_f32(const void* x, int64_t n, DType from, float* out);
+
+void decode_affine(const std::byte* codes, size_t run_bytes, const uint16_t* params, int runs, int run_codes, int group,
+                   int bits, float* out, int64_t ld);
+void decode_codebook(const std::byte* codes, const std::byte* low_codes, size_t row_bytes, const uint16_t* norms,
+                     float norm_scale, int rows, int dim, int bits, const Codebook& book, float* out, int64_t ld);
+void decode_int8(const std::byte* codes, const uint16_t* scales, int rows, int dim, float* out, int64_t ld);
+
+}  // namespace veloxquant::kernels::reference

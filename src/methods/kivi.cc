@@ -1,0 +1,79 @@
+// kivi - "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache", arXiv:2402.02750.
+//
+//   x^ = zero + scale * code, code in 0 .. 2^b - 1, scale = (max - min) / (2^b - 1) of a group
+//   keys: a group is g consecutive tokens of one channel; values: g channels of one token
+//   exact window: R' = g * max(1, ceil(R / g)) rows; keys leave it R' at a time, values one at a time
+//
+// bytes per token and kv head: keys dim_k * (b / 8 + 4 / g), values dim_v * b / 8 + 4 * ceil(dim_v / g); rows in the
+// window stand in their exact type.
+#include <algorithm>
+
+#include "veloxquant/codecs.h"
+#include "veloxquant/registry.h"
+
+namespace veloxquant {
+namespace {
+
+// 2^30 and 2^20 keep R' within 32 bits.
+const std::vector<OptionSpec> kOptions = {
+    {.name = "bit_width_inlier", .alias = "bits", .type = OptionType::integer, .def = int64_t{2}, .min = 1, .max = 8,
+     .choices = {}, .meaning = "bits of a key or value code"},
+    {.name = "kivi_group_size", .alias = "group", .type = OptionType::integer, .def = int64_t{32}, .min = 1,
+     .max = 1 << 20, .choices = {}, .meaning = "codes that share zero and scale: tokens for keys, channels for values"},
+    {.name = "residual_length", .alias = "residual", .type = OptionType::integer, .def = int64_t{128}, .min = 0,
+     .max = 1 << 30, .choices = {}, .meaning = "newest rows that stay exact, rounded up to whole groups, at least one"},
+    {.name = "flush_rule", .alias = {}, .type = OptionType::choice, .def = "block_flush",
+     .choices = {"block_flush", "aligned_window"},
+     .meaning = "keys leave the window all at once, as in the paper, or a group at a time on both sides"},
+};
+
+Recipe build(const Options& options, const BuildContext& context) {
+  const int bits = options.integer("bit_width_inlier");
+  const int group = options.integer("kivi_group_size");
+  const int residual = options.integer("residual_length");
+  const int window = group * std::max(1, residual / group + (residual % group != 0));
+  return {.placement = options.choice("flush_rule") == "block_flush" ? block_flush(group, residual)
+                                                                     : aligned_window(group, window),
+          .key = affine_block(context.shape.dim_k, bits, group),
+          .value = affine_row(context.shape.dim_v, bits, group)};
+}
+
+double fp16_bytes(const CacheStats& s) { return static_cast<double>(s.key.fp16_bytes + s.value.fp16_bytes); }
+
+double ratio(const CacheStats& s) {
+  const size_t bytes = s.key.bytes() + s.value.bytes();
+  return bytes == 0 ? 1.0 : fp16_bytes(s) / static_cast<double>(bytes);
+}
+
+}  // namespace
+
+extern const MethodDef method_kivi = {
+    .name = "kivi",
+    .family = "quantization",
+    .title = "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache",
+    .paper = "2402.02750",
+    .summary = "keys per channel over a group of tokens, values per token, newest rows exact",
+    .options = kOptions,
+    .capabilities = {},
+    .telemetry =
+        {
+            {"compressed_key_bytes", "coded keys",
+             [](const CacheStats& s) { return static_cast<double>(s.key.coded_bytes); }},
+            {"compressed_value_bytes", "coded values",
+             [](const CacheStats& s) { return static_cast<double>(s.value.coded_bytes); }},
+            {"residual_fp16_bytes", "exact rows of both sides",
+             [](const CacheStats& s) { return static_cast<double>(s.key.exact_bytes + s.value.exact_bytes); }},
+            {"fp16_key_bytes", "bytes of the keys in an fp16 cache",
+             [](const CacheStats& s) { return static_cast<double>(s.key.fp16_bytes); }},
+            {"fp16_value_bytes", "bytes of the values in an fp16 cache",
+             [](const CacheStats& s) { return static_cast<double>(s.value.fp16_bytes); }},
+            {"assigned_avg_bits", "bits of a code",
+             [](const CacheStats& s) { return static_cast<double>(s.nominal_bits); }},
+            {"effective_compression_ratio", "fp16 bytes over stored bytes; 1 when empty", ratio},
+            {"effective_avg_bits", "stored bits per element", [](const CacheStats& s) { return 16.0 / ratio(s); }},
+        },
+    .check = {},
+    .build = build,
+};
+
+}  // namespace veloxquant

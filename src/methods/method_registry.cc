@@ -1,0 +1,239 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "core/text.h"
+#include "veloxquant/errors.h"
+#include "veloxquant/registry.h"
+
+namespace veloxquant {
+namespace {
+
+struct ParsedOption {
+  std::string_view name, value;
+};
+
+struct ParsedMethod {
+  std::string_view name;
+  std::vector<ParsedOption> options;
+};
+
+/// Recursive descent over the grammar of registry.h. Stops at the first error and keeps what it has read till then, so
+/// that the other problems of the text are reported too.
+class Parser {
+ public:
+  explicit Parser(std::string_view text) : text_(text) { composition(); }
+
+  const std::vector<ParsedMethod>& methods() const { return methods_; }
+  const std::optional<std::string>& error() const { return error_; }
+
+ private:
+  void composition() {
+    if (!method()) return;
+    if (take('+') && !method()) return;
+    skip_blanks();
+    if (at_ < text_.size()) fail("expected the end");
+  }
+
+  bool method() {
+    const std::string_view name = word();
+    if (name.empty()) return fail("expected the name of a method");
+    methods_.push_back({name, {}});
+    if (!take('(')) return true;
+    do {
+      if (!option(methods_.back())) return false;
+    } while (take(','));
+    return take(')') || fail("expected ',' or ')'");
+  }
+
+  bool option(ParsedMethod& method) {
+    const std::string_view name = word();
+    if (name.empty()) return fail("expected the name of an option");
+    if (!take('=')) return fail("expected '='");
+    skip_blanks();
+    const size_t begin = at_;
+    at_ = std::min(text_.find_first_of("(),=", at_), text_.size());
+    const std::string_view value = trimmed(text_.substr(begin, at_ - begin));
+    if (value.empty()) return fail("expected a value");
+    method.options.push_back({name, value});
+    return true;
+  }
+
+  std::string_view word() {
+    skip_blanks();
+    const size_t begin = at_;
+    while (at_ < text_.size() && is_word(text_[at_])) ++at_;
+    return text_.substr(begin, at_ - begin);
+  }
+
+  static bool is_word(char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
+  }
+
+  bool take(char c) {
+    skip_blanks();
+    if (at_ >= text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+
+  void skip_blanks() {
+    while (at_ < text_.size() && trimmed(text_.substr(at_, 1)).empty()) ++at_;
+  }
+
+  bool fail(std::string_view what) {
+    error_ = fmt::format("{} at character {} of {}", what, at_ + 1, quote(text_));
+    return false;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+  std::vector<ParsedMethod> methods_;
+  std::optional<std::string> error_;
+};
+
+std::vector<std::string> method_names() {
+  std::vector<std::string> names;
+  for (const MethodDef* def : method_table()) names.emplace_back(def->name);
+  return names;
+}
+
+std::string unknown_method(std::string_view name) {
+  const std::vector<std::string> names = method_names();
+  const std::string near = nearest(name, names);
+  const std::string hint = near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
+  return fmt::format("unknown method {}{} (methods: {})", quote(name), hint, listed(names));
+}
+
+const OptionSpec* find_option(std::span<const OptionSpec> specs, std::string_view name) {
+  const auto it = std::ranges::find_if(specs, [&](const OptionSpec& s) { return s.name == name || s.alias == name; });
+  return it == specs.end() ? nullptr : &*it;
+}
+
+std::string unknown_option(const MethodDef& def, const Options& options, std::string_view name) {
+  std::vector<std::string> owners;
+  for (const MethodDef* other : method_table()) {
+    if (other != &def && find_option(other->options, name) != nullptr) owners.emplace_back(other->name);
+  }
+  if (!owners.empty()) {
+    return fmt::format("{} has no option {}; it belongs to {}", def.name, quote(name), listed(owners));
+  }
+  std::vector<std::string> names;
+  for (const OptionSpec& spec : options.specs()) {
+    names.emplace_back(spec.name);
+    if (!spec.alias.empty()) names.emplace_back(spec.alias);
+  }
+  const std::string near = nearest(name, names);
+  if (!near.empty()) return fmt::format("{} has no option {}; did you mean '{}'?", def.name, quote(name), near);
+  return fmt::format("{} has no option {}; it has {}", def.name, quote(name), listed(names));
+}
+
+/// Sets one option and adds what is wrong with it to `problems`. False when it is unknown.
+void set_option(MethodSpec& spec, std::string_view name, std::string_view value, std::vector<std::string>& problems) {
+  if (find_option(spec.options.specs(), name) == nullptr || name.empty()) {
+    problems.push_back(unknown_option(*spec.def, spec.options, name));
+  } else if (const std::optional<std::string> problem = spec.options.set_text(name, value)) {
+    problems.push_back(fmt::format("{}: {}", spec.def->name, *problem));
+  }
+}
+
+void set_parsed(MethodSpec& spec, const ParsedMethod& parsed, std::vector<std::string>& problems) {
+  for (const ParsedOption& option : parsed.options) {
+    const OptionSpec* known = find_option(spec.options.specs(), option.name);
+    if (known != nullptr && spec.options.explicitly_set(known->name)) {
+      problems.push_back(fmt::format("{}: {} is given twice", spec.def->name, known->name));
+    }
+    set_option(spec, option.name, option.value, problems);
+  }
+}
+
+void set_further(MethodSpec& spec, std::span<const std::string> sets, std::vector<std::string>& problems) {
+  for (const std::string& text : sets) {
+    const size_t equals = text.find('=');
+    if (equals == std::string::npos) {
+      problems.push_back(fmt::format("expected name=value, got {}", quote(text)));
+      continue;
+    }
+    const std::string_view whole = text;
+    set_option(spec, trimmed(whole.substr(0, equals)), whole.substr(equals + 1), problems);
+  }
+}
+
+std::vector<std::string> geometry_problems(const LayerShape& shape) {
+  constexpr int kMost = 65536;
+  std::vector<std::string> problems;
+  const auto want = [&](std::string_view name, int given, int most) {
+    if (given < 1 || given > most) problems.push_back(fmt::format("{}: got {}, allowed 1..{}", name, given, most));
+  };
+  want("kv_heads", shape.kv_heads, kMost);
+  want("q_heads", shape.q_heads, kMost);
+  want("dim_k", shape.dim_k, kMost);
+  want("dim_v", shape.dim_v, kMost);
+  if (problems.empty() && shape.q_heads % shape.kv_heads != 0) {
+    problems.push_back(fmt::format("q_heads: got {}, allowed multiples of {} (kv_heads)", shape.q_heads,
+                                   shape.kv_heads));
+  }
+  return problems;
+}
+
+}  // namespace
+
+const MethodDef* find_method(std::string_view name) {
+  for (const MethodDef* def : method_table()) {
+    if (def->name == name) return def;
+  }
+  return nullptr;
+}
+
+const std::vector<OptionSpec>& general_options() {
+  static const std::vector<OptionSpec> options = {
+      {.name = "seed", .alias = {}, .type = OptionType::integer, .def = int64_t{42}, .min = -0x1p63, .max = 0x1p63,
+       .choices = {}, .meaning = "base seed; layer i uses seed + i"},
+      {.name = "dtype", .alias = {}, .type = OptionType::choice, .def = {}, .choices = {"f16", "bf16", "f32"},
+       .meaning = "element type of exact rows; none: that of the input, f16 for f32 input"},
+      {.name = "capacity", .alias = {}, .type = OptionType::integer, .def = {}, .min = 1,
+       .max = std::numeric_limits<int32_t>::max(), .choices = {},
+       .meaning = "most rows a sequence may store; a call that would store more is refused; none: no limit"},
+  };
+  return options;
+}
+
+MethodSpec parse_method(std::string_view text, std::span<const std::string> sets) {
+  const Parser parser(text);
+  std::vector<std::string> problems;
+  if (parser.error()) problems.push_back(*parser.error());
+  std::vector<std::string> known;
+  std::vector<MethodSpec> specs;
+  for (const ParsedMethod& parsed : parser.methods()) {
+    const MethodDef* def = find_method(parsed.name);
+    if (def == nullptr) {
+      problems.push_back(unknown_method(parsed.name));
+      continue;
+    }
+    known.emplace_back(def->name);
+    std::vector<OptionSpec> options = def->options;
+    options.insert(options.end(), general_options().begin(), general_options().end());
+    specs.push_back({std::string(text), def, Options(std::move(options))});
+    set_parsed(specs.back(), parsed, problems);
+  }
+  if (specs.size() > 1) {
+    problems.push_back(
+        fmt::format("a composition needs a method that chooses rows first; none of {} does", listed(known)));
+  } else if (specs.size() == 1) {
+    set_further(specs.front(), sets, problems);
+  }
+  if (!problems.empty()) throw QuantizerConfigError(std::move(problems));
+  return std::move(specs.front());
+}
+
+void check_method(const MethodSpec& spec, const LayerShape& shape) {
+  std::vector<std::string> problems = geometry_problems(shape);
+  if (problems.empty() && spec.def->check) problems = spec.def->check(spec.options, shape);
+  if (problems.empty()) return;
+  for (std::string& problem : problems) problem = fmt::format("layer {}: {}: {}", shape.layer, spec.def->name, problem);
+  throw QuantizerConfigError(std::move(problems));
+}
+
+}  // namespace veloxquant
