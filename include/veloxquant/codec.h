@@ -11,9 +11,8 @@
 
 namespace veloxquant {
 
-/// Geometry of one storage block of one side. A block has room for `units` units of `unit_rows` rows; its
-/// bytes are up to four parts, each an array over units: part p of unit u starts at
-/// `units * (part_bytes[0] + .. + part_bytes[p-1]) + u * part_bytes[p]`.
+/// Geometry of one storage block of one side. A block has room for `units` units of `unit_rows` rows; its bytes are up
+/// to four parts, each an array over units that begins on an even byte, so that 16-bit numbers are aligned.
 struct BlockFormat {
   int unit_rows = 1;                    ///< rows that are encoded together (1: any row by itself)
   int units = 64;                       ///< capacity
@@ -21,12 +20,14 @@ struct BlockFormat {
 
   int capacity_rows() const { return unit_rows * units; }
   size_t unit_bytes() const { return part_bytes[0] + part_bytes[1] + part_bytes[2] + part_bytes[3]; }
-  size_t block_bytes() const { return static_cast<size_t>(units) * unit_bytes(); }
+  size_t block_bytes() const { return offset(4, 0); }
   /// Offset of part `part` of unit `unit` from the start of the block.
   size_t offset(int part, int unit) const {
-    size_t before = 0;
-    for (int p = 0; p < part; ++p) before += part_bytes[static_cast<size_t>(p)];
-    return static_cast<size_t>(units) * before + static_cast<size_t>(unit) * part_bytes[static_cast<size_t>(part)];
+    size_t start = 0;
+    for (size_t p = 0; p < static_cast<size_t>(part); ++p) {
+      start = (start + static_cast<size_t>(units) * part_bytes[p] + 1) / 2 * 2;
+    }
+    return part == 4 ? start : start + static_cast<size_t>(unit) * part_bytes[static_cast<size_t>(part)];
   }
   /// Geometry of units of `unit_rows` rows: blocks of about 128 rows, or of 64 single rows.
   static BlockFormat of(int unit_rows, std::array<size_t, 4> part_bytes) {

@@ -20,6 +20,8 @@ class Placement {
 
 /// Every row is coded at its own commit.
 std::shared_ptr<const Placement> direct();
+/// No row is ever coded.
+std::shared_ptr<const Placement> unsealed();
 /// F = g * floor(max(0, rows - window) / g) on both sides (align-only: window 0; sliding: g 1).
 std::shared_ptr<const Placement> aligned_window(int g, int window);
 /// KIVI (arXiv:2402.02750) Algorithm 1 with R' = g * max(1, ceil(window / g)): keys R' * floor(rows / R'), values

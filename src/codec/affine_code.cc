@@ -36,7 +36,7 @@ Ends range_of(const float* x, int m) {
   return ends;
 }
 
-/// Means of the values up to `boundary` and above it. In double, where no fp32 sum overflows; partial sums and one tree.
+/// Means of the values up to `boundary` and above it. In double, so that no sum overflows; partial sums and one tree.
 Ends means_around(const float* x, int m, double boundary, Ends before) {
   std::array<double, kLanes> low{}, high{};
   int count = 0;  // above

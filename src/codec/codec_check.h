@@ -29,7 +29,7 @@ class ArgumentCheck {
   std::vector<std::string> problems_;
 };
 
-inline constexpr int kMostDim = 1 << 16;   ///< of a head
-inline constexpr int kMostGroup = 1 << 16; ///< rows or channels of one scale
+inline constexpr int kMostDim = 1 << 16;    ///< of a head
+inline constexpr int kMostGroup = 1 << 16;  ///< rows or channels of one scale
 
 }  // namespace veloxquant

@@ -1,5 +1,5 @@
-// int8 rows with one fp16 scale: s = fp16(max(max|x| / 127, 2^-24)), made one fp16 step larger when max|x| / s would pass
-// 127; code = round(x / s). Decoded: s * code. Block: [64 x dim codes | 64 x scale].
+// int8 rows with one fp16 scale: s = fp16(max(max|x| / 127, 2^-24)), made one fp16 step larger when max|x| / s would
+// pass 127; code = round(x / s). Decoded: s * code. Block: [64 x dim codes | 64 x scale].
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -16,8 +16,8 @@ namespace veloxquant {
 namespace {
 
 constexpr float kLevels = 127;
-constexpr float kLeastScale = 0x1p-24f;     // the least fp16 number: a row of zeros must not divide by zero
-constexpr uint16_t kGreatestScale = 0x7bff; // 65504; larger rows saturate
+constexpr float kLeastScale = 0x1p-24f;      // the least fp16 number: a row of zeros must not divide by zero
+constexpr uint16_t kGreatestScale = 0x7bff;  // 65504; larger rows saturate
 
 uint16_t row_scale(const float* x, int dim) {
   FloatLanes lanes{};

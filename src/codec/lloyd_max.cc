@@ -51,7 +51,7 @@ void add_panel(const Density& density, double from, double to, Moments* sum) {
   }
 }
 
-/// Levels at the quantiles (l + 1/2) / size of the cube root of the density, the optimum for many levels (Panter, Dite).
+/// Levels at the quantiles (l + 1/2) / size of the cube root of the density: the optimum of many levels (Panter, Dite).
 std::vector<double> starting_levels(const Density& density, int size) {
   constexpr int kSteps = 4096;
   const double low = density.breaks.front(), width = (density.breaks.back() - low) / kSteps;
@@ -67,8 +67,8 @@ std::vector<double> starting_levels(const Density& density, int size) {
   return levels;
 }
 
-/// One step of Newton's method on c_j - E[X | cell j] = 0. A boundary's move changes a mean by pdf (t - mean) / mass, so
-/// the matrix is tridiagonal.
+/// One step of Newton's method on c_j - E[X | cell j] = 0. A boundary's move changes a mean by pdf (t - mean) / mass,
+/// so the matrix is tridiagonal.
 std::vector<double> newton_step(const Density& density, const std::vector<double>& c) {
   const std::vector<double> t = midpoints(c);
   const std::vector<Moments> cells = cell_moments(density, t);
@@ -103,8 +103,9 @@ double largest_move(const std::vector<double>& a, const std::vector<double>& b) 
 }
 
 bool is_quantiser(const Density& density, const std::vector<double>& c) {
-  return std::adjacent_find(c.begin(), c.end(), std::greater_equal<>()) == c.end() && c.front() > density.breaks.front() &&
-         c.back() < density.breaks.back() && std::all_of(c.begin(), c.end(), [](double x) { return std::isfinite(x); });
+  const bool inside = c.front() > density.breaks.front() && c.back() < density.breaks.back();  // false for NaN
+  const auto descent = std::adjacent_find(c.begin(), c.end(), [](double a, double b) { return !(a < b); });
+  return inside && descent == c.end();
 }
 
 /// All densities here are even: what quadrature leaves of asymmetry is taken out.

@@ -1,5 +1,6 @@
 // Lloyd-Max scalar quantisers (S. P. Lloyd, "Least squares quantization in PCM", 1982; J. Max, 1960) of the densities
-// that rotated rows have. Levels c and boundaries t satisfy t_j = (c_{j-1} + c_j) / 2 and c_j = E[X | t_j < X <= t_{j+1}].
+// that rotated rows have. Levels c and boundaries t satisfy
+//   t_j = (c_{j-1} + c_j) / 2 and c_j = E[X | t_j < X <= t_{j+1}].
 #pragma once
 
 #include <functional>
@@ -8,8 +9,8 @@
 
 namespace veloxquant {
 
-/// A piecewise smooth density on [breaks.front(), breaks.back()]; at inner breaks it may jump or bend, at the ends it may
-/// have inverse square roots. It need not be normalised.
+/// A piecewise smooth density on [breaks.front(), breaks.back()]; at inner breaks it may jump or bend, at the ends it
+/// may have inverse square roots. It need not be normalised, and it is even.
 struct Density {
   std::function<double(double)> pdf;
   std::vector<double> breaks;

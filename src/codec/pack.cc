@@ -1,21 +1,24 @@
 #include "codec/pack.h"
 
-#include <algorithm>
-
 namespace veloxquant {
 namespace {
+
+/// One byte of bits [shift, shift + width) of `count` codes.
+template <int width>
+std::byte pack_byte(const uint8_t* codes, int count, int shift) {
+  constexpr unsigned kMask = (1u << width) - 1;
+  unsigned byte = 0;
+  for (int k = 0; k < count; ++k) byte |= (static_cast<unsigned>(codes[k]) >> shift & kMask) << (k * width);
+  return static_cast<std::byte>(byte);
+}
 
 /// Bits [shift, shift + width) of each code as one plane; width divides 8.
 template <int width>
 std::byte* pack_plane(const uint8_t* codes, int n, int shift, std::byte* out) {
   constexpr int kPerByte = 8 / width;
-  constexpr unsigned kMask = (1u << width) - 1;
-  for (int first = 0; first < n; first += kPerByte) {
-    unsigned byte = 0;
-    const int count = std::min(kPerByte, n - first);
-    for (int k = 0; k < count; ++k) byte |= (static_cast<unsigned>(codes[first + k]) >> shift & kMask) << (k * width);
-    *out++ = static_cast<std::byte>(byte);
-  }
+  int first = 0;
+  for (; first + kPerByte <= n; first += kPerByte) *out++ = pack_byte<width>(codes + first, kPerByte, shift);
+  if (first < n) *out++ = pack_byte<width>(codes + first, n - first, shift);
   return out;
 }
 
@@ -24,10 +27,18 @@ void pack_planes(const uint8_t* codes, int n, int bits, std::byte* out) {
   int shift = 0;
   for (int p = 0; p < planes.count; ++p) {
     switch (planes.width[p]) {
-      case 1: out = pack_plane<1>(codes, n, shift, out); break;
-      case 2: out = pack_plane<2>(codes, n, shift, out); break;
-      case 4: out = pack_plane<4>(codes, n, shift, out); break;
-      default: out = pack_plane<8>(codes, n, shift, out); break;
+      case 1:
+        out = pack_plane<1>(codes, n, shift, out);
+        break;
+      case 2:
+        out = pack_plane<2>(codes, n, shift, out);
+        break;
+      case 4:
+        out = pack_plane<4>(codes, n, shift, out);
+        break;
+      default:
+        out = pack_plane<8>(codes, n, shift, out);
+        break;
     }
     shift += planes.width[p];
   }

@@ -11,11 +11,11 @@
 namespace veloxquant {
 namespace {
 
-constexpr int kSphereBelow = 64;       // from here on N(0, 1) costs under 0.3 % at up to 4 bits
-constexpr int kIntegerFromDim = 32;    // smaller rows use fp32 levels
-constexpr int kIntegerBits = 4;        // wider indices use fp32 levels
-constexpr double kResidualReach = 2.2; // starting grid of the residual's table, in standard deviations
-constexpr double kLaplaceCut = 8;      // in scales: the reference integrates no further
+constexpr int kSphereBelow = 64;        // from here on N(0, 1) costs under 0.3 % at up to 4 bits
+constexpr int kIntegerFromDim = 32;     // smaller rows use fp32 levels
+constexpr int kIntegerBits = 4;         // wider indices use fp32 levels
+constexpr double kResidualReach = 2.2;  // starting grid of the residual's table, in standard deviations
+constexpr double kLaplaceCut = 8;       // in scales: the reference integrates no further
 
 /// Levels as integers times a unit, or exact when `integer` is empty.
 struct Rounded {
@@ -58,7 +58,9 @@ Rounded integer_levels(const Density& density, const Quantiser& optimum, int bit
     const double unit = optimum.levels.back() / top;
     const std::vector<int> integer = rounded_multiples(optimum.levels, unit);
     double error = 0;  // to first order the boundaries do not matter
-    for (size_t j = 0; j < cells.size(); ++j) error += cells[j].mass * std::pow(optimum.levels[j] - unit * integer[j], 2);
+    for (size_t j = 0; j < cells.size(); ++j) {
+      error += cells[j].mass * std::pow(optimum.levels[j] - unit * integer[j], 2);
+    }
     if (error >= best_error) continue;
     best_error = error;
     best.integer = integer;

@@ -22,10 +22,10 @@ struct ScalarTable {
 };
 
 struct LloydTables {
-  ScalarTable table;         ///< of the whole index
-  std::vector<float> bounds; ///< of the whole index when `second` is empty, else of the high half
-  std::vector<float> first;  ///< levels of the high half, what the second stage subtracts
-  std::vector<float> second; ///< boundaries of the low half
+  ScalarTable table;          ///< of the whole index
+  std::vector<float> bounds;  ///< of the whole index when `second` is empty, else of the high half
+  std::vector<float> first;   ///< levels of the high half, what the second stage subtracts
+  std::vector<float> second;  ///< boundaries of the low half
 };
 
 /// Tables of lloyd_row: built once for equal arguments and shared. `laplace_scale` is used by Stage2::laplace alone.

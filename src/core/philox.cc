@@ -20,8 +20,8 @@ constexpr double kCentreDenominator[8] = {1.0,
                                           3.9307895800092710610e4,
                                           2.8729085735721942674e4,
                                           5.2264952788528545610e3};
-constexpr double kMiddleNumerator[8] = {1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0,
-                                        3.64784832476320460504e0, 1.27045825245236838258e0, 2.41780725177450611770e-1,
+constexpr double kMiddleNumerator[8] = {1.42343711074968357734e0,  4.63033784615654529590e0, 5.76949722146069140550e0,
+                                        3.64784832476320460504e0,  1.27045825245236838258e0, 2.41780725177450611770e-1,
                                         2.27238449892691845833e-2, 7.74545014278341407640e-4};
 constexpr double kMiddleDenominator[8] = {1.0,
                                           2.05319162663775882187e0,
@@ -31,7 +31,7 @@ constexpr double kMiddleDenominator[8] = {1.0,
                                           1.51986665636164571966e-2,
                                           5.47593808499534494600e-4,
                                           1.05075007164441684324e-9};
-constexpr double kFarNumerator[8] = {6.65790464350110377720e0, 5.46378491116411436990e0, 1.78482653991729133580e0,
+constexpr double kFarNumerator[8] = {6.65790464350110377720e0,  5.46378491116411436990e0,  1.78482653991729133580e0,
                                      2.96560571828504891230e-1, 2.65321895265761230930e-2, 1.24266094738807843860e-3,
                                      2.71155556874348757815e-5, 2.01033439929228813265e-7};
 constexpr double kFarDenominator[8] = {1.0,
@@ -58,8 +58,8 @@ double normal_quantile(double p) {
   const double q = p - 0.5;
   if (std::fabs(q) <= 0.425) return q * ratio(kCentreNumerator, kCentreDenominator, 0.180625 - q * q);
   const double r = std::sqrt(-std::log(std::min(p, 1 - p)));
-  const double tail = r <= 5 ? ratio(kMiddleNumerator, kMiddleDenominator, r - 1.6)
-                             : ratio(kFarNumerator, kFarDenominator, r - 5);
+  const double tail =
+      r <= 5 ? ratio(kMiddleNumerator, kMiddleDenominator, r - 1.6) : ratio(kFarNumerator, kFarDenominator, r - 5);
   return q < 0 ? -tail : tail;
 }
 

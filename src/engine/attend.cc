@@ -389,6 +389,9 @@ void KVCache::Layer::reserve_shared(size_t partial_floats) const {
     shared_.finished = std::make_unique<std::atomic<int>[]>(static_cast<size_t>(streams));
     shared_.streams = streams;
   }
+  // They are zero already, unless a call was left by some of its threads alone (a host that gave up in between).
+  shared_.ticket.store(0, std::memory_order_relaxed);
+  for (int i = 0; i < shared_.streams; ++i) shared_.finished[static_cast<size_t>(i)].store(0, std::memory_order_relaxed);
   if (shared_.partials.size() < partial_floats) shared_.partials.resize(partial_floats);
 }
 

@@ -33,7 +33,9 @@ json read_meta(const std::string& path) {
 double number(const json& object, const char* name, double min, double max, const std::string& where) {
   const auto it = object.find(name);
   if (it == object.end()) throw FormatError(fmt::format("{}: {} is missing", where, name));
-  if (!it->is_number()) throw FormatError(fmt::format("{}: {} is of type {}, wanted a number", where, name, it->type_name()));
+  if (!it->is_number()) {
+    throw FormatError(fmt::format("{}: {} is of type {}, wanted a number", where, name, it->type_name()));
+  }
   const double value = it->get<double>();
   if (!(value >= min && value <= max)) {
     throw FormatError(fmt::format("{}: {} is {}, wanted {}..{}", where, name, value, min, max));

@@ -226,7 +226,7 @@ struct AffineRuns {
 };
 
 template <int kBits, int kGroup>
-HWY_NOINLINE void decode_affine_runs(const AffineRuns& p) {
+HWY_NOINLINE void decode_affine_runs(AffineRuns p) {
   constexpr int64_t kBatch = 64;
   const PlaneUnpacker<kBits> unpack(p.run_codes);
   const int group = kGroup > 0 ? kGroup : p.group;
@@ -313,7 +313,8 @@ class Levels {
 
 inline constexpr int kRowBatch = 64;
 
-/// The arguments of decode_codebook that do not depend on the codebook.
+/// The arguments of decode_codebook but the codebook. By value, as AffineRuns: behind a reference every field would be
+/// loaded again after every store.
 struct CodebookRows {
   const std::byte* codes;
   const std::byte* low_codes;
@@ -326,7 +327,7 @@ struct CodebookRows {
 };
 
 template <int kBits, bool kTwoStreams>
-HWY_NOINLINE void decode_codebook_rows(const CodebookRows& p, const Codebook& book) {
+HWY_NOINLINE void decode_codebook_rows(CodebookRows p, const Codebook& book) {
   const F32 d;
   const Levels<kTwoStreams ? 2 * kBits : kBits> levels(book);
   const size_t bytes = static_cast<size_t>(p.rows - 1) * p.row_bytes + packed_bytes(Packing::bit_string, p.dim, kBits);

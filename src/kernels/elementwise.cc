@@ -68,7 +68,7 @@ float softmax_step(float* x, int n, float* max) {
   }
   *max = new_max;
   const VF32 maxima = hn::Set(d, new_max);
-  const VF32 least = hn::Set(d, -87.3f);  // exp is a normal number down to here
+  const VF32 least = hn::Set(d, -87.3f);  // below, exp is subnormal, and arithmetic with it slow
   const auto weight = [&](VF32 v) {
     const VF32 difference = hn::Sub(v, maxima);
     return hn::IfThenElseZero(hn::Ge(difference, least), hn::Exp(d, hn::Max(difference, least)));

@@ -28,8 +28,9 @@ void dot_rows(int n, int rows, int dim, const float* q, int64_t ldq, const float
 void transpose(int rows, int cols, const float* x, int64_t ldx, float* y, int64_t ldy);
 
 /// One online-softmax step of one query row over n logits, in place: new_max = max(old_max, max(x)); x = exp(x -
-/// new_max); returns the sum of the new x and sets *max. Logits of -infinity become 0; when all are -infinity (and
-/// old_max too), everything is 0 and *max stays -infinity.
+/// new_max); returns the sum of the new x and sets *max. Logits of -infinity become 0, and so do those more than 87.3
+/// below the maximum (subnormal weights would make what follows slow); when all are -infinity (and old_max too),
+/// everything is 0 and *max stays -infinity. NaN is not looked for.
 float softmax_step(float* x, int n, float* max);
 /// x *= factor.
 void scale(float* x, int64_t n, float factor);
@@ -44,8 +45,8 @@ void to_f32(const void* x, int64_t n, DType from, float* out);
 
 /// Packed unsigned codes (planes of core/layout.h, runs of `run_codes` codes, `run_bytes` apart) with a 16-bit (zero,
 /// scale) pair per group of `group` codes of a run: out[r * ld + i] = zero + scale * code. Parameters of run r, group g
-/// are params[2 * (r * groups + g)] = zero, [.. + 1] = scale, groups = ceil(run_codes / group). Both are fp16; a scale is
-/// never negative, so its sign bit says that both are bf16 instead (values beyond fp16's range).
+/// are params[2 * (r * groups + g)] = zero, [.. + 1] = scale, groups = ceil(run_codes / group). Both are fp16; a scale
+/// is never negative, so its sign bit says that both are bf16 instead (values beyond fp16's range).
 void decode_affine(const std::byte* codes, size_t run_bytes, const uint16_t* params, int runs, int run_codes, int group,
                    int bits, float* out, int64_t ld);
 

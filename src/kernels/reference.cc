@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "core/half.h"
 #include "core/layout.h"
@@ -68,9 +67,8 @@ float softmax_step(float* x, int n, float* max) {
   for (int i = 0; i < n; ++i) *max = std::max(*max, x[i]);
   double sum = 0;
   for (int i = 0; i < n; ++i) {
-    const bool hidden = x[i] == -std::numeric_limits<float>::infinity();
-    x[i] = hidden ? 0.0f : std::exp(x[i] - *max);
-    if (x[i] < std::numeric_limits<float>::min()) x[i] = 0.0f;  // subnormal weights are dropped
+    const bool weighs = std::isfinite(*max) && x[i] - *max >= -87.3f;  // below, exp is subnormal
+    x[i] = weighs ? std::exp(x[i] - *max) : 0.0f;
     sum += double{x[i]};
   }
   return static_cast<float>(sum);

@@ -9,7 +9,7 @@ namespace veloxquant {
 namespace {
 
 Recipe build(const Options&, const BuildContext& context) {
-  return {.placement = direct(),
+  return {.placement = unsealed(),
           .key = raw_rows(context.store, context.shape.dim_k),
           .value = raw_rows(context.store, context.shape.dim_v)};
 }

@@ -14,12 +14,12 @@
 namespace veloxquant {
 namespace {
 
-// 2^30 and 2^20 keep R' within 32 bits.
+// 2^30 and 2^16 keep R' within 32 bits.
 const std::vector<OptionSpec> kOptions = {
     {.name = "bit_width_inlier", .alias = "bits", .type = OptionType::integer, .def = int64_t{2}, .min = 1, .max = 8,
      .choices = {}, .meaning = "bits of a key or value code"},
     {.name = "kivi_group_size", .alias = "group", .type = OptionType::integer, .def = int64_t{32}, .min = 1,
-     .max = 1 << 20, .choices = {}, .meaning = "codes that share zero and scale: tokens for keys, channels for values"},
+     .max = 1 << 16, .choices = {}, .meaning = "codes that share zero and scale: tokens for keys, channels for values"},
     {.name = "residual_length", .alias = "residual", .type = OptionType::integer, .def = int64_t{128}, .min = 0,
      .max = 1 << 30, .choices = {}, .meaning = "newest rows that stay exact, rounded up to whole groups, at least one"},
     {.name = "flush_rule", .alias = {}, .type = OptionType::choice, .def = "block_flush",

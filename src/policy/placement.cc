@@ -1,4 +1,4 @@
-// The three placements: closed formulas of the row count.
+// The placements: closed formulas of the row count.
 #include "veloxquant/placement.h"
 
 #include <algorithm>
@@ -11,6 +11,12 @@ class Direct final : public Placement {
  public:
   std::string name() const override { return "direct"; }
   int frontier(Side, int rows) const override { return rows; }
+};
+
+class Unsealed final : public Placement {
+ public:
+  std::string name() const override { return "unsealed"; }
+  int frontier(Side, int) const override { return 0; }
 };
 
 class AlignedWindow final : public Placement {
@@ -39,7 +45,11 @@ class BlockFlush final : public Placement {
 
 std::shared_ptr<const Placement> direct() { return std::make_shared<Direct>(); }
 
-std::shared_ptr<const Placement> aligned_window(int g, int window) { return std::make_shared<AlignedWindow>(g, window); }
+std::shared_ptr<const Placement> unsealed() { return std::make_shared<Unsealed>(); }
+
+std::shared_ptr<const Placement> aligned_window(int g, int window) {
+  return std::make_shared<AlignedWindow>(g, window);
+}
 
 std::shared_ptr<const Placement> block_flush(int g, int window) {
   return std::make_shared<BlockFlush>(g * std::max<int64_t>(1, (int64_t{window} + g - 1) / g));

@@ -1,7 +1,7 @@
 // Randomised Hadamard transform: R = product of `rounds` factors H * diag(signs) / sqrt(D), the signs drawn anew for
 // each round. D = m * 2^k with H = H_2 x ... x H_2 x C_m (Kronecker products), where the core C_m is [1] or a Paley
-// matrix (R. Paley, "On orthogonal matrices", 1933): order 12 and 20 from the quadratic residues mod 11 and 19, order 28
-// from those mod 13. D log2(D / m) + m D additions a round and row.
+// matrix (R. Paley, "On orthogonal matrices", 1933): order 12 and 20 from the quadratic residues mod 11 and 19, order
+// 28 from those mod 13. D log2(D / m) + m D additions a round and row.
 #include <algorithm>
 #include <array>
 #include <cmath>

@@ -1,0 +1,160 @@
+// veloxquant methods: what the registry knows.
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <memory>
+#include <optional>
+
+#include "cli/app.h"
+#include "veloxquant/registry.h"
+
+namespace veloxquant::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr LayerShape kGeometry = {.kv_heads = 8, .q_heads = 32, .dim_k = 128, .dim_v = 128};
+
+struct Arguments {
+  std::string name;
+  bool json = false;
+};
+
+/// Bytes of one coded token of one layer of kGeometry, parameters included.
+struct TokenBytes {
+  double key = 0, value = 0;
+  double total() const { return key + value; }
+};
+
+double fp16_token_bytes() { return 2.0 * kGeometry.kv_heads * (kGeometry.dim_k + kGeometry.dim_v); }
+
+double side_bytes(const Codec& codec) {
+  const BlockFormat& format = codec.format();
+  return kGeometry.kv_heads * static_cast<double>(codec.bytes(format.unit_rows)) / format.unit_rows;
+}
+
+TokenBytes token_bytes(const MethodSpec& spec) {
+  check_method(spec, kGeometry);
+  const Recipe recipe = spec.def->build(spec.options, {.shape = kGeometry, .store = DType::f16, .seed = 0});
+  return {side_bytes(*recipe.key), side_bytes(*recipe.value)};
+}
+
+std::string_view to_string(OptionType type) {
+  switch (type) {
+    case OptionType::boolean: return "boolean";
+    case OptionType::integer: return "integer";
+    case OptionType::real: return "real";
+    case OptionType::choice: return "choice";
+  }
+  return "";
+}
+
+ordered_json json_of(const OptionValue& value) {
+  return std::visit(
+      [](const auto& held) -> ordered_json {
+        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::monostate>) {
+          return nullptr;
+        } else {
+          return held;
+        }
+      },
+      value);
+}
+
+ordered_json json_of(const OptionSpec& option) {
+  return {{"name", option.name}, {"alias", option.alias.empty() ? ordered_json(nullptr) : ordered_json(option.alias)},
+          {"type", to_string(option.type)}, {"default", json_of(option.def)}, {"range", option.range_text()},
+          {"meaning", option.meaning}};
+}
+
+ordered_json json_of(const MethodSpec& spec) {
+  const MethodDef& def = *spec.def;
+  const TokenBytes bytes = token_bytes(spec);
+  ordered_json options = ordered_json::array(), telemetry = ordered_json::array();
+  for (const OptionSpec& option : spec.options.specs()) options.push_back(json_of(option));
+  for (const Telemetry& entry : def.telemetry) telemetry.push_back({{"name", entry.name}, {"meaning", entry.meaning}});
+  return {{"name", def.name}, {"family", def.family}, {"title", def.title}, {"paper", def.paper},
+          {"summary", def.summary},
+          {"bytes_per_token", {{"kv_heads", kGeometry.kv_heads}, {"head_dim", kGeometry.dim_k}, {"key", bytes.key},
+                               {"value", bytes.value}, {"total", bytes.total()}, {"fp16", fp16_token_bytes()}}},
+          {"capabilities", {{"trimmable", def.capabilities.trimmable},
+                            {"chunk_invariant", def.capabilities.chunk_invariant},
+                            {"attends_packed", def.capabilities.attends_packed},
+                            {"needs_rope", def.capabilities.needs_rope}}},
+          {"options", options}, {"telemetry", telemetry}};
+}
+
+std::string capabilities_text(const Capabilities& c) {
+  return fmt::format("{}, {}, {}, {}", c.trimmable ? "trimmable" : "not trimmable",
+                     c.chunk_invariant ? "stored bytes independent of chunking" : "stored bytes depend on chunking",
+                     c.attends_packed ? "attends on packed bytes" : "decodes to attend",
+                     c.needs_rope ? "needs RoPE parameters" : "needs no RoPE parameters");
+}
+
+void print_list(const std::vector<MethodSpec>& specs) {
+  Table table({{"method"}, {"family"}, {"bytes/token", true}, {"vs fp16", true}, {"paper"}, {"summary"}});
+  for (const MethodSpec& spec : specs) {
+    const double bytes = token_bytes(spec).total();
+    table.add({std::string(spec.def->name), std::string(spec.def->family), fmt::format("{:.0f}", bytes),
+               fmt::format("{:.2f}x", fp16_token_bytes() / bytes), std::string(spec.def->paper),
+               std::string(spec.def->summary)});
+  }
+  print(table.text());
+  print(fmt::format("bytes/token: one coded token of one layer with {} kv heads of {} channels; fp16 takes {:.0f}\n",
+                    kGeometry.kv_heads, kGeometry.dim_k, fp16_token_bytes()));
+}
+
+void print_method(const MethodSpec& spec) {
+  const MethodDef& def = *spec.def;
+  const TokenBytes bytes = token_bytes(spec);
+  print(fmt::format("{} ({}): {}\n", def.name, def.family, def.summary));
+  print(def.paper.empty() ? fmt::format("{}\n", def.title) : fmt::format("{}, arXiv:{}\n", def.title, def.paper));
+  print(fmt::format("bytes per coded token: keys {:g} + values {:g} = {:g}, fp16 {:g} (one layer, {} kv heads of {} "
+                    "channels)\n",
+                    bytes.key, bytes.value, bytes.total(), fp16_token_bytes(), kGeometry.kv_heads, kGeometry.dim_k));
+  print(fmt::format("capabilities: {}\n\n", capabilities_text(def.capabilities)));
+  Table options({{"option"}, {"alias"}, {"type"}, {"value"}, {"default"}, {"allowed"}, {"meaning"}});
+  for (const OptionSpec& option : spec.options.specs()) {
+    options.add({std::string(option.name), std::string(option.alias), std::string(to_string(option.type)),
+                 veloxquant::to_string(spec.options.value(option.name)), veloxquant::to_string(option.def),
+                 option.range_text(), std::string(option.meaning)});
+  }
+  print(options.text());
+  Table telemetry({{"telemetry"}, {"meaning"}});
+  for (const Telemetry& entry : def.telemetry) telemetry.add({std::string(entry.name), std::string(entry.meaning)});
+  print("\n" + telemetry.text());
+}
+
+void run(const Arguments& arguments) {
+  std::vector<MethodSpec> specs;
+  if (arguments.name.empty()) {
+    for (const MethodDef* def : method_table()) specs.push_back(parse_method(def->name));
+  } else {
+    specs.push_back(parse_method(arguments.name));
+  }
+  if (arguments.json) {
+    ordered_json rows = ordered_json::array();
+    for (const MethodSpec& spec : specs) rows.push_back(json_of(spec));
+    write_json("-", rows);
+  } else if (arguments.name.empty()) {
+    print_list(specs);
+  } else {
+    print_method(specs.front());
+  }
+}
+
+}  // namespace
+
+void add_methods(CLI::App& app) {
+  const auto arguments = std::make_shared<Arguments>();
+  CLI::App* sub = app.add_subcommand("methods", "List the methods, or one with its options");
+  sub->add_option("name", arguments->name, "Method, with options if you like: kivi or 'kivi(bits=4)'");
+  sub->add_flag("--json", arguments->json, "Print JSON");
+  sub->footer("Examples:\n"
+              "  veloxquant methods\n"
+              "  veloxquant methods 'kivi(bits=4,group=64)'\n"
+              "  veloxquant methods turboquant_rvq --json");
+  sub->callback([arguments] { run(*arguments); });
+}
+
+}  // namespace veloxquant::cli
