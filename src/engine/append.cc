@@ -20,10 +20,9 @@ void check_side(const Tensor& t, Side side, int heads, int dim, int batch, int t
       to_string(side), t.batch, t.tokens, t.heads, t.dim, t.data ? "" : " without data", batch, tokens, heads, dim));
 }
 
-// Largest magnitude the exact rows can hold: more would become an infinity on rounding.
-float limit_of(DType store) {
-  return store == DType::f16 ? 65519.996f : store == DType::bf16 ? 3.3961775e38f : std::numeric_limits<float>::max();
-}
+// Largest magnitude a row may hold: more would become an infinity on rounding, or, where the type could hold it, in the
+// range of a group or in a dot product.
+float limit_of(DType store) { return store == DType::f16 ? 65519.996f : 0x1p125f; }
 
 bool within(const float* x, int64_t n, float limit) {
   int bad = 0;
@@ -45,7 +44,9 @@ void convert_rows(const Tensor& t, int b, int head, Range tokens, float* out) {
   const float value = rows[i];
   const std::string where = fmt::format("layer {}: {} of batch row {}, head {}, position {}, channel {} is {}", layer,
                                         to_string(side), b, head, pos + i / dim, i % dim, value);
-  if (std::isfinite(value)) throw ValueError(where + ", beyond the cache's element type; set dtype=f32 (or bf16)");
+  if (std::isfinite(value)) {
+    throw ValueError(fmt::format("{}; magnitudes up to {} can be stored with this element type (option dtype)", where, limit));
+  }
   throw ValueError(where + "; only finite numbers can be stored");
 }
 

@@ -59,9 +59,9 @@ Attention::Attention(const KVCache::Layer& layer, const AttendIn& in, const Atte
 
 size_t Attention::partial_floats() const {
   if (splits_ == 1) return 0;
-  const size_t queries = static_cast<size_t>(tile_tokens_ * group_);
+  const size_t queries = static_cast<size_t>(in_.q.tokens * group_);  // they fit one tile
   const size_t row = static_cast<size_t>(value_.acc + shape_.dim_v + 2);
-  return static_cast<size_t>(layer_.batch() * shape_.kv_heads * splits_) * queries * row;
+  return static_cast<size_t>(streams() * splits_) * queries * row;
 }
 
 size_t Attention::scratch_floats() const {
@@ -132,7 +132,8 @@ void Attention::run(int task, float* partials, std::atomic<int>* finished) const
 
   const size_t queries = static_cast<size_t>(tile.queries);
   const size_t record = queries * static_cast<size_t>(value_.acc + shape_.dim_v + 2);
-  float* first = partials + static_cast<size_t>(stream * splits_) * record;
+  // Ragged batch rows have fewer queries than there is room for.
+  float* first = partials + static_cast<size_t>(stream) * (partial_floats() / static_cast<size_t>(streams()));
   float* mine = first + static_cast<size_t>(split) * record;
   mine = std::copy_n(tile.max, queries, mine);
   mine = std::copy_n(tile.sum, queries, mine);

@@ -15,7 +15,7 @@ class Attention {
  public:
   Attention(const KVCache::Layer& layer, const AttendIn& in, const AttendOut& out);
 
-  int tasks() const { return layer_.batch() * shape_.kv_heads * tiles_ * splits_; }
+  int tasks() const { return streams() * tiles_ * splits_; }
   /// Floats that all splits of the call leave for their merge.
   size_t partial_floats() const;
   void run(int task, float* partials, std::atomic<int>* finished) const;
@@ -23,6 +23,7 @@ class Attention {
   size_t scratch_floats() const;
 
  private:
+  int streams() const { return layer_.batch() * shape_.kv_heads; }
   struct Tile;  // the queries of one task and their running softmax
 
   Range visible(int batch_row, Range tokens) const;

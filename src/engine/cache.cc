@@ -81,6 +81,7 @@ int KVCache::Layer::max_rows() const {
 
 void KVCache::Layer::reset() {
   staging_ = {};
+  commit();
   sequences_.clear();
   forget_call();
 }

@@ -24,6 +24,7 @@ std::vector<float> rounded(const RowsView& rows, DType store) {
 }  // namespace
 
 void KVCache::Layer::commit() {
+  shared_.partials = std::vector<float>();  // gives the memory back
   if (!staging_.pending()) return;
   for (int b = 0; b < batch(); ++b) {
     Sequence& sequence = sequences_[static_cast<size_t>(b)];
@@ -33,7 +34,6 @@ void KVCache::Layer::commit() {
     sequence.rows += staging_.valid[static_cast<size_t>(b)].size();
   }
   staging_ = {};
-  shared_.partials = {};
 }
 
 // Rows old.. of the stream are `fresh`. Coded rows end at the new frontier; what was exact below it is sealed with it.

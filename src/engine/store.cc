@@ -8,10 +8,12 @@
 namespace veloxquant {
 
 BlockRef BlockRef::allocate(Arena& arena, size_t bytes) {
+  const size_t lines = Arena::slice_bytes(bytes) / Arena::kAlignment;
+  VQ_CHECK(lines <= UINT32_MAX);
   auto node = std::make_unique<Node>();
   node->data = arena.allocate(bytes);
   node->arena = &arena;
-  node->bytes = static_cast<uint32_t>(bytes);
+  node->lines = static_cast<uint32_t>(lines);
   node->references.store(1, std::memory_order_relaxed);
   BlockRef block;
   block.node_ = node.release();
@@ -20,14 +22,14 @@ BlockRef BlockRef::allocate(Arena& arena, size_t bytes) {
 
 BlockRef::~BlockRef() {
   if (!node_ || node_->references.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
-  node_->arena->release(node_->data, node_->bytes);
+  node_->arena->release(node_->data, node_->bytes());
   delete node_;
 }
 
 std::byte* BlockRef::writable() {
   if (node_->references.load(std::memory_order_acquire) != 1) {
-    BlockRef own = allocate(*node_->arena, node_->bytes);
-    std::memcpy(own.node_->data, node_->data, node_->bytes);
+    BlockRef own = allocate(*node_->arena, node_->bytes());
+    std::memcpy(own.node_->data, node_->data, node_->bytes());
     std::swap(node_, own.node_);
   }
   return node_->data;

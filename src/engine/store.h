@@ -34,14 +34,15 @@ class BlockRef {
   std::byte* writable();
   /// Identity and resident bytes, for counting every block once.
   const void* id() const { return node_; }
-  size_t resident_bytes() const { return Arena::slice_bytes(node_->bytes) + sizeof(Node); }
+  size_t resident_bytes() const { return node_->bytes() + sizeof(Node); }
 
  private:
   struct Node {
     std::byte* data;
     Arena* arena;
-    uint32_t bytes;
+    uint32_t lines;  // of Arena::kAlignment bytes: 4 bytes reach far enough
     std::atomic<uint32_t> references;
+    size_t bytes() const { return size_t{lines} * Arena::kAlignment; }
   };
   Node* node_ = nullptr;
 };

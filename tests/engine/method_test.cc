@@ -123,6 +123,31 @@ TEST(Attend, several_threads_need_a_pending_append_where_rows_are_split) {
   EXPECT_EQ(cache.attend(data.attend_in({4999, 5000})).size(), 64u);
 }
 
+TEST(Attend, ragged_rows_with_splits_equal_solo_caches) {
+  const LayerShape shape{2, 4, 64, 64, 0, DType::f32};
+  const Sequences data(shape, 2, 5003);
+  KVCache both(parse_method("kivi"), shape);
+  data.feed(both, chunks_of(5000, 1000));
+  const std::vector<Range> valid{{0, 3}, {2, 3}};
+  const auto out = both.step(data.attend_in({5000, 5003}), data.keys({5000, 5003}), data.values({5000, 5003}),
+                             {Phase::automatic, valid});
+  for (int b : {0, 1}) {
+    KVCache solo(parse_method("kivi"), shape);
+    const auto row = [&](Tensor t) {
+      t.data = static_cast<const float*>(t.data) + b * t.stride_batch;
+      t.batch = 1;
+      return t;
+    };
+    const Range own{5000 + valid[static_cast<size_t>(b)].begin, 5003};
+    for (int at = 0; at < 5000; at += 1000) solo.append(row(data.keys({at, at + 1000})), row(data.values({at, at + 1000})));
+    AttendIn in;
+    in.q = row(data.queries(own));
+    const auto expected = solo.step(in, row(data.keys(own)), row(data.values(own)));
+    const auto end = out.begin() + (b + 1) * 3 * 256;
+    EXPECT_EQ(std::vector<float>(end - static_cast<int64_t>(expected.size()), end), expected) << "batch row " << b;
+  }
+}
+
 TEST(Composition, a_placement_that_cuts_units_is_refused_by_name) {
   static const MethodDef kBad = [] {
     MethodDef def = *find_method("kivi");
