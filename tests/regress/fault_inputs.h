@@ -13,21 +13,13 @@
 
 #include "core/arena.h"
 #include "support/reference_attention.h"
+#include "support/sanitizer.h"
 #include "support/tensors.h"
 #include "veloxquant/cache_set.h"
 #include "veloxquant/codecs.h"
 #include "veloxquant/errors.h"
 
 namespace veloxquant::test {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-inline constexpr bool kSanitized = true;
-#else
-inline constexpr bool kSanitized = false;
-#endif
-
-/// The entry's own size, or a smaller one where every step is some fifty times slower.
-constexpr int sized(int full, int sanitized) { return kSanitized ? sanitized : full; }
 
 inline KVCache make(std::string_view method, const LayerShape& shape) { return KVCache(parse_method(method), shape); }
 
