@@ -42,7 +42,7 @@ void KVCache::Layer::commit_side(Sequence& sequence, int head, Side side, const 
   StreamSide& stream = sequence.side(head, side);
   const int old = sequence.rows;
   const int rows = old + fresh.rows;
-  const int d = fresh.dim;
+  const int64_t d = fresh.dim;
   const int frontier = recipe_.placement->frontier(side, rows);
   VQ_CHECK(frontier >= stream.coded.end() && frontier <= rows);
   const std::vector<float> exact = rounded(fresh, store_);
@@ -53,16 +53,16 @@ void KVCache::Layer::commit_side(Sequence& sequence, int head, Side side, const 
     std::vector<float> ripe(static_cast<size_t>(from_exact + from_fresh) * static_cast<size_t>(d));
     stream.exact.decode({stream.coded.end(), stream.coded.end() + from_exact}, ripe.data(), d);
     std::copy_n(exact.data(), from_fresh * d, ripe.data() + from_exact * d);
-    stream.coded.append({ripe.data(), d, from_exact + from_fresh, d});
+    stream.coded.append({ripe.data(), d, from_exact + from_fresh, fresh.dim});
   } else if (from_fresh > 0) {
-    stream.coded.append({exact.data(), d, from_fresh, d});
+    stream.coded.append({exact.data(), d, from_fresh, fresh.dim});
   }
   if (frontier >= old) {
     stream.exact.restart(frontier);
   } else {
     stream.exact.drop_front(frontier);
   }
-  stream.exact.append({exact.data() + from_fresh * d, d, fresh.rows - from_fresh, d});
+  stream.exact.append({exact.data() + from_fresh * d, d, fresh.rows - from_fresh, fresh.dim});
 }
 
 int KVCache::Layer::trim(int n) {
@@ -85,7 +85,7 @@ int KVCache::Layer::trim(int n) {
 // `rows` are decoded back into the exact tail, on the old grid.
 void KVCache::Layer::trim_side(StreamSide& stream, Side side, int rows) const {
   const int frontier = std::min(recipe_.placement->frontier(side, rows), stream.coded.end());
-  const int d = dim(side);
+  const int64_t d = dim(side);
   const int thawed = std::min(stream.coded.end(), rows) - frontier;
   if (frontier < stream.coded.end()) {
     const int kept = std::max(0, rows - stream.coded.end());
@@ -94,7 +94,7 @@ void KVCache::Layer::trim_side(StreamSide& stream, Side side, int rows) const {
     stream.exact.decode({stream.coded.end(), stream.coded.end() + kept}, tail.data() + thawed * d, d);
     stream.coded.truncate(frontier);
     stream.exact.restart(frontier);
-    stream.exact.append({tail.data(), d, thawed + kept, d});
+    stream.exact.append({tail.data(), d, thawed + kept, dim(side)});
   } else {
     stream.exact.truncate(rows);
   }
