@@ -1,5 +1,6 @@
 // Attention over one layer's store on one thread: one query token (decode) and 256 (prefill) over a given number of
-// stored tokens, and the commit of a prefill chunk. Counters: ns per stored row and kv head, packed bytes read a second.
+// stored tokens, and the commit of a prefill chunk. Counters: ns per stored row and kv head, packed bytes read a
+// second.
 #include <benchmark/benchmark.h>
 
 #include <random>
@@ -76,8 +77,13 @@ const int registered = [] {
   for (const char* method : {"exact", "turboquant_rvq", "kivi", "kivi(bits=4)"}) {
     for (int dim : {64, 128}) {
       const std::string tail = std::string(method) + "/" + std::to_string(dim);
-      benchmark::RegisterBenchmark(("bm_attend_decode/" + tail).c_str(), bm_attend, method, dim, 1)->Arg(1024)->Arg(8192)->Arg(32768);
-      benchmark::RegisterBenchmark(("bm_attend_prefill/" + tail).c_str(), bm_attend, method, dim, 256)->Arg(2048)->Arg(8192);
+      benchmark::RegisterBenchmark(("bm_attend_decode/" + tail).c_str(), bm_attend, method, dim, 1)
+          ->Arg(1024)
+          ->Arg(8192)
+          ->Arg(32768);
+      benchmark::RegisterBenchmark(("bm_attend_prefill/" + tail).c_str(), bm_attend, method, dim, 256)
+          ->Arg(2048)
+          ->Arg(8192);
       benchmark::RegisterBenchmark(("bm_commit/" + tail).c_str(), bm_commit, method, dim);
     }
   }

@@ -45,8 +45,8 @@ int main(int argc, char** argv) try {
   for (int i = 0; i < 24; ++i) step(cache, Call(1, random), Phase::decode);
 
   const CacheStats stats = cache.peek();
-  std::printf("%d tokens, %zu bytes by the formula, %zu from the allocator, %zu as fp16\n", stats.rows, stats.used_bytes,
-              stats.nbytes, stats.key.fp16_bytes + stats.value.fp16_bytes);
+  std::printf("%d tokens, %zu bytes by the formula, %zu from the allocator, %zu as fp16\n", stats.rows,
+              stats.used_bytes, stats.nbytes, stats.key.fp16_bytes + stats.value.fp16_bytes);
   const int removed = cache.trim(24);
   std::printf("taken back: %d tokens, %d left\n", removed, cache.offset());
 } catch (const std::exception& error) {

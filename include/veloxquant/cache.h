@@ -26,14 +26,14 @@ struct CallInfo {
 /// alibi[q head] * -(distance), then bias; masked where the row's position is ahead of the query's or `window` or more
 /// behind it.
 struct AttendIn {
-  Tensor q;                              ///< f32 [batch][tokens][q_heads][dim_k], the last tokens of each sequence
-  float scale = 0;                       ///< 0: 1 / sqrt(dim_k)
-  float softcap = 0;                     ///< 0: none
-  int window = 0;                        ///< 0: unlimited
-  const float* bias = nullptr;           ///< [tokens][bias_ld], column = row of the sequence; shared by batch and heads
+  Tensor q;                     ///< f32 [batch][tokens][q_heads][dim_k], the last tokens of each sequence
+  float scale = 0;              ///< 0: 1 / sqrt(dim_k)
+  float softcap = 0;            ///< 0: none
+  int window = 0;               ///< 0: unlimited
+  const float* bias = nullptr;  ///< [tokens][bias_ld], column = row of the sequence; shared by batch and heads
   int64_t bias_ld = 0;
-  std::span<const float> alibi;          ///< slope per query head, or empty
-  std::span<const float> sinks;          ///< learned sink logit per query head, or empty
+  std::span<const float> alibi;  ///< slope per query head, or empty
+  std::span<const float> sinks;  ///< learned sink logit per query head, or empty
 };
 
 /// Where attend writes: f32 [batch][tokens][q_heads][dim_v], dim contiguous.
@@ -46,7 +46,7 @@ struct AttendOut {
 struct Mask {
   enum class Kind : uint8_t { none, causal, array } kind = Kind::none;
   int batch = 0, queries = 0, keys = 0;
-  std::vector<uint8_t> allowed;          ///< [batch][queries][keys] for `array`
+  std::vector<uint8_t> allowed;  ///< [batch][queries][keys] for `array`
 };
 
 /// One layer's cache. A call attends over everything stored before it, in its stored form, and over its own rows as
@@ -89,10 +89,10 @@ class KVCache {
   /// Mask for a coming append of `tokens` tokens. Settles.
   Mask make_mask(int tokens, bool return_array = false, int window = 0);
 
-  int batch() const;                 ///< batch rows; 0 before the first append
-  int offset() const;                ///< tokens consumed: RoPE position of the next token, maximum over batch rows
+  int batch() const;   ///< batch rows; 0 before the first append
+  int offset() const;  ///< tokens consumed: RoPE position of the next token, maximum over batch rows
   int offset(int batch_row) const;
-  int size();                        ///< rows stored, maximum over streams. Settles
+  int size();  ///< rows stored, maximum over streams. Settles
   bool empty() const;
   bool is_trimmable() const;
   bool supports_merge() const { return false; }
@@ -104,9 +104,9 @@ class KVCache {
   KVCache copy();
   void reset();
 
-  size_t nbytes();                   ///< bytes of the allocator behind this cache. Settles
-  size_t used_bytes();               ///< the method's formula. Settles
-  CacheStats peek() const;           ///< everything as it stands; settles nothing
+  size_t nbytes();          ///< bytes of the allocator behind this cache. Settles
+  size_t used_bytes();      ///< the method's formula. Settles
+  CacheStats peek() const;  ///< everything as it stands; settles nothing
 
   /// The packed store: versioned, little-endian, equal bytes for equal content. Settles.
   std::vector<std::byte> state();

@@ -24,13 +24,13 @@ class CacheSet {
   KVCache& operator[](int i) { return layers_[static_cast<size_t>(i)]; }
   const KVCache& operator[](int i) const { return layers_[static_cast<size_t>(i)]; }
 
-  void commit();       ///< all layers, in layer order
+  void commit();  ///< all layers, in layer order
   /// Removes n rows from all layers or from none: 0 when any layer can't.
   int trim(int n);
   void reset();
-  int offset() const;  ///< of the first layer; all layers agree after a whole step
-  size_t nbytes();     ///< sum over layers. Settles
-  size_t used_bytes(); ///< sum over layers. Settles
+  int offset() const;   ///< of the first layer; all layers agree after a whole step
+  size_t nbytes();      ///< sum over layers. Settles
+  size_t used_bytes();  ///< sum over layers. Settles
   size_t staging_bytes() const;
   ArenaStats arena() const;
 

@@ -14,9 +14,9 @@ namespace veloxquant {
 /// Geometry of one storage block of one side. A block has room for `units` units of `unit_rows` rows; its bytes are up
 /// to four parts, each an array over units that begins on an even byte, so that 16-bit numbers are aligned.
 struct BlockFormat {
-  int unit_rows = 1;                    ///< rows that are encoded together (1: any row by itself)
-  int units = 64;                       ///< capacity
-  std::array<size_t, 4> part_bytes{};   ///< bytes of one unit in each part; unused parts are 0
+  int unit_rows = 1;                   ///< rows that are encoded together (1: any row by itself)
+  int units = 64;                      ///< capacity
+  std::array<size_t, 4> part_bytes{};  ///< bytes of one unit in each part; unused parts are 0
 
   int capacity_rows() const { return unit_rows * units; }
   size_t unit_bytes() const { return part_bytes[0] + part_bytes[1] + part_bytes[2] + part_bytes[3]; }
@@ -51,9 +51,7 @@ class Codec {
   virtual const BlockFormat& format() const = 0;
   virtual CodecFloats floats() const = 0;
   /// The method's byte formula for `rows` rows (whole units).
-  size_t bytes(int rows) const {
-    return static_cast<size_t>(rows / format().unit_rows) * format().unit_bytes();
-  }
+  size_t bytes(int rows) const { return static_cast<size_t>(rows / format().unit_rows) * format().unit_bytes(); }
 
   /// Encodes whole units from unit `unit` of the block on. Equal rows give equal bytes on every instruction set.
   virtual void encode(const RowsView& rows, std::byte* block, int unit) const = 0;

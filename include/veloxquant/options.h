@@ -21,11 +21,11 @@ std::string to_string(const OptionValue&);
 enum class OptionType : uint8_t { boolean, integer, real, choice };
 
 struct OptionSpec {
-  std::string_view name;    ///< the flat name, e.g. "kivi_group_size"
-  std::string_view alias;   ///< short name for --set and compositions, or empty
+  std::string_view name;   ///< the flat name, e.g. "kivi_group_size"
+  std::string_view alias;  ///< short name for --set and compositions, or empty
   OptionType type = OptionType::integer;
-  OptionValue def;          ///< monostate: None is the default and a legal value
-  double min = 0, max = 0;  ///< inclusive range of integer and real
+  OptionValue def;                        ///< monostate: None is the default and a legal value
+  double min = 0, max = 0;                ///< inclusive range of integer and real
   std::vector<std::string_view> choices;  ///< of choice
   std::string_view meaning;
 
@@ -48,12 +48,12 @@ class Options {
   int64_t integer64(std::string_view name) const;
   double real(std::string_view name) const;
   const std::string& choice(std::string_view name) const;
-  bool has_value(std::string_view name) const;       ///< false: None
+  bool has_value(std::string_view name) const;  ///< false: None
   bool explicitly_set(std::string_view name) const;
 
   const std::vector<OptionSpec>& specs() const { return specs_; }
   const OptionValue& value(std::string_view name) const;
-  std::vector<std::string> unread() const;            ///< declared names nobody has read
+  std::vector<std::string> unread() const;  ///< declared names nobody has read
 
  private:
   const OptionSpec* find(std::string_view name) const;

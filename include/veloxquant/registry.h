@@ -43,7 +43,7 @@ struct Telemetry {
 
 struct Capabilities {
   bool trimmable = true;
-  bool chunk_invariant = true;   ///< stored bytes do not depend on how tokens were cut into calls
+  bool chunk_invariant = true;  ///< stored bytes do not depend on how tokens were cut into calls
   bool attends_packed = true;
   bool needs_rope = false;
 };

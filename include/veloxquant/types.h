@@ -42,8 +42,8 @@ struct LayerShape {
   int q_heads = 1;
   int dim_k = 128;
   int dim_v = 128;
-  int layer = 0;            ///< raw index in the model; seeds are config seed + layer
-  DType input = DType::f32; ///< element type of the K and V that will be appended
+  int layer = 0;             ///< raw index in the model; seeds are config seed + layer
+  DType input = DType::f32;  ///< element type of the K and V that will be appended
 };
 
 /// Read-only view of a tensor [batch][tokens][heads][dim]; `dim` is contiguous, strides count elements.

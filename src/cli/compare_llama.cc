@@ -141,7 +141,10 @@ void add_compare(CLI::App& app) {
   command->footer(fmt::format(
       "The last {0} tokens are predicted, each by the logits after its predecessor, and fed one by one; what comes\n"
       "before them is one prefill. Perplexity, KL(llama:f16 || method) in nats and top-1 agreement are over these\n"
-      "{0} predictions. All methods take each step in turn; decode speed is the median over the last {1} steps.",
+      "{0} predictions. All methods take each step in turn; decode speed is the median over the last {1} steps.\n"
+      "Examples:\n"
+      "  veloxquant compare -m model.gguf --text long.txt -c 2000\n"
+      "  veloxquant compare -m model.gguf --text long.txt --methods 'exact,kivi(bits=4),llama:f16' --json rows.json",
       kPredictions, llama::kTimedSteps));
   command->callback([args] { compare(*args); });
 }

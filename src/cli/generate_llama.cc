@@ -218,7 +218,12 @@ void add_generate(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--seed", args->seed, "Seed of the sampling")->capture_default_str();
   command->add_flag("--stats", args->stats, "End with tokens, speeds and bytes, on standard error");
-  command->footer("Ctrl-C ends the text; the statistics are printed and the exit code is 0.");
+  command->footer(
+      "Ctrl-C ends the text; the statistics are printed and the exit code is 0.\n"
+      "Examples:\n"
+      "  veloxquant generate -m model.gguf -p 'Why do libraries lend books?' --stats\n"
+      "  veloxquant generate -m model.gguf -f long.txt -n 200 --method 'kivi(bits=4)' --set residual=64\n"
+      "  echo 'Once upon a time' | veloxquant generate -m model.gguf - --raw --temp 0.8 --seed 7");
   command->callback([args, tokens] {
     args->tokens_given = tokens->count() > 0;
     generate(*args);

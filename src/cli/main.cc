@@ -20,9 +20,10 @@ void add_missing(CLI::App& app, const char* name, const char* description) {
   CLI::App* sub = app.add_subcommand(name, std::string(description) + " (not in this build: it needs libllama)");
   sub->allow_extras();
   sub->callback([name] {
-    throw std::runtime_error(fmt::format("{} needs libllama, which this build does not have\nbuild it with: cmake "
-                                         "--preset release -DVQ_LLAMA=ON && cmake --build --preset release",
-                                         name));
+    throw std::runtime_error(
+        fmt::format("{} needs libllama, which this build does not have\nbuild it with: cmake "
+                    "--preset release -DVQ_LLAMA=ON && cmake --build --preset release",
+                    name));
   });
 }
 
@@ -67,10 +68,13 @@ int run(int argc, char** argv) {
   CLI::App app("Keeps the key/value cache of a language model compressed and computes attention from it.",
                "veloxquant");
   app.set_version_flag("--version", version_text, "Print versions and the instruction set, then exit");
-  app.footer("Examples:\n"
-             "  veloxquant methods\n"
-             "  veloxquant replay captured/ --methods 'exact,kivi(bits=4)' --seeds 42..61\n"
-             "  veloxquant replay --help");
+  app.footer(
+      "Examples:\n"
+      "  veloxquant methods\n"
+      "  veloxquant generate -m model.gguf -p 'Why do libraries lend books?' --stats\n"
+      "  veloxquant compare -m model.gguf --text long.txt -c 2000\n"
+      "  veloxquant replay captured/ --methods 'exact,kivi(bits=4)' --seeds 42..61\n"
+      "  veloxquant compare --help");
   add_methods(app);
   add_replay(app);
   add_generate(app);

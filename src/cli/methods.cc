@@ -41,10 +41,14 @@ TokenBytes token_bytes(const MethodSpec& spec) {
 
 std::string_view to_string(OptionType type) {
   switch (type) {
-    case OptionType::boolean: return "boolean";
-    case OptionType::integer: return "integer";
-    case OptionType::real: return "real";
-    case OptionType::choice: return "choice";
+    case OptionType::boolean:
+      return "boolean";
+    case OptionType::integer:
+      return "integer";
+    case OptionType::real:
+      return "real";
+    case OptionType::choice:
+      return "choice";
   }
   return "";
 }
@@ -62,8 +66,11 @@ ordered_json json_of(const OptionValue& value) {
 }
 
 ordered_json json_of(const OptionSpec& option) {
-  return {{"name", option.name}, {"alias", option.alias.empty() ? ordered_json(nullptr) : ordered_json(option.alias)},
-          {"type", to_string(option.type)}, {"default", json_of(option.def)}, {"range", option.range_text()},
+  return {{"name", option.name},
+          {"alias", option.alias.empty() ? ordered_json(nullptr) : ordered_json(option.alias)},
+          {"type", to_string(option.type)},
+          {"default", json_of(option.def)},
+          {"range", option.range_text()},
           {"meaning", option.meaning}};
 }
 
@@ -73,15 +80,25 @@ ordered_json json_of(const MethodSpec& spec) {
   ordered_json options = ordered_json::array(), telemetry = ordered_json::array();
   for (const OptionSpec& option : spec.options.specs()) options.push_back(json_of(option));
   for (const Telemetry& entry : def.telemetry) telemetry.push_back({{"name", entry.name}, {"meaning", entry.meaning}});
-  return {{"name", def.name}, {"family", def.family}, {"title", def.title}, {"paper", def.paper},
+  return {{"name", def.name},
+          {"family", def.family},
+          {"title", def.title},
+          {"paper", def.paper},
           {"summary", def.summary},
-          {"bytes_per_token", {{"kv_heads", kGeometry.kv_heads}, {"head_dim", kGeometry.dim_k}, {"key", bytes.key},
-                               {"value", bytes.value}, {"total", bytes.total()}, {"fp16", fp16_token_bytes()}}},
-          {"capabilities", {{"trimmable", def.capabilities.trimmable},
-                            {"chunk_invariant", def.capabilities.chunk_invariant},
-                            {"attends_packed", def.capabilities.attends_packed},
-                            {"needs_rope", def.capabilities.needs_rope}}},
-          {"options", options}, {"telemetry", telemetry}};
+          {"bytes_per_token",
+           {{"kv_heads", kGeometry.kv_heads},
+            {"head_dim", kGeometry.dim_k},
+            {"key", bytes.key},
+            {"value", bytes.value},
+            {"total", bytes.total()},
+            {"fp16", fp16_token_bytes()}}},
+          {"capabilities",
+           {{"trimmable", def.capabilities.trimmable},
+            {"chunk_invariant", def.capabilities.chunk_invariant},
+            {"attends_packed", def.capabilities.attends_packed},
+            {"needs_rope", def.capabilities.needs_rope}}},
+          {"options", options},
+          {"telemetry", telemetry}};
 }
 
 std::string capabilities_text(const Capabilities& c) {
@@ -109,9 +126,10 @@ void print_method(const MethodSpec& spec) {
   const TokenBytes bytes = token_bytes(spec);
   print(fmt::format("{} ({}): {}\n", def.name, def.family, def.summary));
   print(def.paper.empty() ? fmt::format("{}\n", def.title) : fmt::format("{}, arXiv:{}\n", def.title, def.paper));
-  print(fmt::format("bytes per coded token: keys {:g} + values {:g} = {:g}, fp16 {:g} (one layer, {} kv heads of {} "
-                    "channels)\n",
-                    bytes.key, bytes.value, bytes.total(), fp16_token_bytes(), kGeometry.kv_heads, kGeometry.dim_k));
+  print(
+      fmt::format("bytes per coded token: keys {:g} + values {:g} = {:g}, fp16 {:g} (one layer, {} kv heads of {} "
+                  "channels)\n",
+                  bytes.key, bytes.value, bytes.total(), fp16_token_bytes(), kGeometry.kv_heads, kGeometry.dim_k));
   print(fmt::format("capabilities: {}\n\n", capabilities_text(def.capabilities)));
   Table options({{"option"}, {"alias"}, {"type"}, {"value"}, {"default"}, {"allowed"}, {"meaning"}});
   for (const OptionSpec& option : spec.options.specs()) {
@@ -150,10 +168,11 @@ void add_methods(CLI::App& app) {
   CLI::App* sub = app.add_subcommand("methods", "List the methods, or one with its options");
   sub->add_option("name", arguments->name, "Method, with options if you like: kivi or 'kivi(bits=4)'");
   sub->add_flag("--json", arguments->json, "Print JSON");
-  sub->footer("Examples:\n"
-              "  veloxquant methods\n"
-              "  veloxquant methods 'kivi(bits=4,group=64)'\n"
-              "  veloxquant methods turboquant_rvq --json");
+  sub->footer(
+      "Examples:\n"
+      "  veloxquant methods\n"
+      "  veloxquant methods 'kivi(bits=4,group=64)'\n"
+      "  veloxquant methods turboquant_rvq --json");
   sub->callback([arguments] { run(*arguments); });
 }
 

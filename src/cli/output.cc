@@ -76,7 +76,9 @@ std::string Table::text() const {
 }
 
 Progress::Progress(std::string label, int64_t total)
-    : label_(std::move(label)), total_(std::max<int64_t>(total, 1)), terminal_(::isatty(::fileno(stderr)) == 1),
+    : label_(std::move(label)),
+      total_(std::max<int64_t>(total, 1)),
+      terminal_(::isatty(::fileno(stderr)) == 1),
       color_(use_color(stderr)) {}
 
 Progress::~Progress() {

@@ -97,7 +97,7 @@ std::vector<std::vector<float>> exact_outputs(const CapturedLayer& layer, const 
   for (const Call& call : calls) {
     if (call.phase != Phase::decode) continue;
     const DenseRows rows = {layer.k.data(), layer.v.data(), call.tokens.end, dim_k,
-                            dim_k * heads, dim_v, dim_v * heads};
+                            dim_k * heads,  dim_v,          dim_v * heads};
     outputs.push_back(dense_attention(layer, query_of(layer, call.tokens.begin), rows));
   }
   return outputs;
@@ -198,9 +198,16 @@ Row replay(const MethodSpec& spec, Way way, int64_t seed, const std::vector<Laye
 ordered_json json_of(const Row& row) {
   ordered_json by_layer = ordered_json::object();
   for (const auto& [layer, error] : row.error_by_layer) by_layer[std::to_string(layer)] = error;
-  return {{"method", row.method}, {"way", to_string(row.way)}, {"seed", row.seed}, {"error", row.error},
-          {"error_by_layer", by_layer}, {"resident_bytes", row.resident_bytes}, {"used_bytes", row.used_bytes},
-          {"bits_per_element", row.bits_per_element()}, {"fp16_bytes", row.fp16_bytes}, {"rows_kept", row.rows_kept}};
+  return {{"method", row.method},
+          {"way", to_string(row.way)},
+          {"seed", row.seed},
+          {"error", row.error},
+          {"error_by_layer", by_layer},
+          {"resident_bytes", row.resident_bytes},
+          {"used_bytes", row.used_bytes},
+          {"bits_per_element", row.bits_per_element()},
+          {"fp16_bytes", row.fp16_bytes},
+          {"rows_kept", row.rows_kept}};
 }
 
 /// One line for all seeds of a method and way.
@@ -213,17 +220,26 @@ std::vector<std::string> cells_of(std::span<const Row> rows) {
   }
   const Row& row = rows[0];
   const bool several = rows.size() > 1;
-  return {row.method, std::string(to_string(row.way)),
+  return {row.method,
+          std::string(to_string(row.way)),
           several ? fmt::format("{}..{}", row.seed, rows.back().seed) : fmt::format("{}", row.seed),
-          fmt::format("{:.3g}", mean), several ? fmt::format("{:.3g}..{:.3g}", low, high) : "",
-          fmt::format("{:.3f}", row.bits_per_element()), bytes_text(static_cast<double>(row.resident_bytes)),
+          fmt::format("{:.3g}", mean),
+          several ? fmt::format("{:.3g}..{:.3g}", low, high) : "",
+          fmt::format("{:.3f}", row.bits_per_element()),
+          bytes_text(static_cast<double>(row.resident_bytes)),
           fmt::format("{:.2f}x", static_cast<double>(row.fp16_bytes) / static_cast<double>(row.resident_bytes))};
 }
 
 void print_table(std::span<const Row> rows, size_t seeds) {
   const bool several = seeds > 1;
-  Table table({{"method"}, {"way"}, {several ? "seeds" : "seed", true}, {several ? "mean error" : "error", true},
-               {several ? "min..max" : "", true}, {"bits/element", true}, {"resident", true}, {"vs fp16", true}});
+  Table table({{"method"},
+               {"way"},
+               {several ? "seeds" : "seed", true},
+               {several ? "mean error" : "error", true},
+               {several ? "min..max" : "", true},
+               {"bits/element", true},
+               {"resident", true},
+               {"vs fp16", true}});
   for (size_t i = 0; i < rows.size(); i += seeds) table.add(cells_of(rows.subspan(i, seeds)));
   print(table.text());
 }
@@ -264,8 +280,7 @@ std::vector<Way> ways_of(const std::string& list) {
 }
 
 /// The seeds to run each method with: those of --seeds, or its own.
-std::vector<std::vector<int64_t>> seeds_of(const std::optional<std::string>& text,
-                                           std::span<const MethodSpec> specs) {
+std::vector<std::vector<int64_t>> seeds_of(const std::optional<std::string>& text, std::span<const MethodSpec> specs) {
   std::vector<std::vector<int64_t>> seeds;
   for (const MethodSpec& spec : specs) {
     if (!text) {
@@ -332,11 +347,12 @@ void add_replay(CLI::App& app) {
   sub->add_option("--ways", arguments->ways, "step, update_and_fetch or both")->capture_default_str();
   sub->add_option("--seeds", arguments->seeds, "Seeds A..B or one (default: that of the method, 42)");
   sub->add_option("--json", arguments->json, "Write every row to this file; - is standard output");
-  sub->footer("error: mean over steps, query heads and layers of |o - o_exact|^2 / |o_exact|^2.\n"
-              "Examples:\n"
-              "  veloxquant replay captured/\n"
-              "  veloxquant replay captured/ --methods 'exact,kivi(bits=4,group=64)' --ways step\n"
-              "  veloxquant replay captured/ --methods turboquant_rvq --seeds 42..61 --json rows.json");
+  sub->footer(
+      "error: mean over steps, query heads and layers of |o - o_exact|^2 / |o_exact|^2.\n"
+      "Examples:\n"
+      "  veloxquant replay captured/\n"
+      "  veloxquant replay captured/ --methods 'exact,kivi(bits=4,group=64)' --ways step\n"
+      "  veloxquant replay captured/ --methods turboquant_rvq --seeds 42..61 --json rows.json");
   sub->callback([arguments] { run(*arguments); });
 }
 

@@ -71,7 +71,8 @@ ArenaStats Arena::stats() const {
 // The rest of the chunk before is lost to new slices; it is less than one slice of a chunk of many.
 void Arena::add_chunk(size_t at_least) {
   size_t bytes = std::clamp(stats_.reserved_bytes, kSmallChunk, kPage);
-  if (bytes < at_least || stats_.reserved_bytes >= kPage) bytes = std::max(bytes, (at_least + kPage - 1) / kPage * kPage);
+  if (bytes < at_least || stats_.reserved_bytes >= kPage)
+    bytes = std::max(bytes, (at_least + kPage - 1) / kPage * kPage);
   const bool large = bytes % kPage == 0;
   chunks_.reserve(chunks_.size() + 1);
   std::byte* data = large ? map_aligned(bytes, kPage) : map(bytes);

@@ -1,8 +1,8 @@
 // The memory of a cache set: slices of a few exact sizes, cut from large pages, given back one by one.
 //
-// Chunks grow from 64 KiB to 2 MiB; from then on every chunk is one 2 MiB page where the system gives them. A freed slice
-// waits in a list of its size for the next one of that size: storage blocks come in a handful of sizes, so nothing is
-// ever moved or merged. When the last slice is freed all chunks go back to the system.
+// Chunks grow from 64 KiB to 2 MiB; from then on every chunk is one 2 MiB page where the system gives them. A freed
+// slice waits in a list of its size for the next one of that size: storage blocks come in a handful of sizes, so
+// nothing is ever moved or merged. When the last slice is freed all chunks go back to the system.
 #pragma once
 
 #include <cstddef>

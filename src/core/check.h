@@ -9,8 +9,8 @@ namespace veloxquant {
 
 }  // namespace veloxquant
 
-#define VQ_CHECK(condition, ...)                                                              \
-  do {                                                                                        \
-    if (!(condition)) [[unlikely]]                                                            \
-      ::veloxquant::check_failed(__FILE__, __LINE__, #condition __VA_OPT__(, ) __VA_ARGS__);  \
+#define VQ_CHECK(condition, ...)                                                             \
+  do {                                                                                       \
+    if (!(condition)) [[unlikely]]                                                           \
+      ::veloxquant::check_failed(__FILE__, __LINE__, #condition __VA_OPT__(, ) __VA_ARGS__); \
   } while (false)

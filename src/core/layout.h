@@ -7,8 +7,8 @@
 
 namespace veloxquant {
 
-/// Which codes are contiguous: those of a row (a run is one row of `dim` codes) or those of a channel of one unit (a run
-/// is one channel of `unit_rows` codes, channels ascending, units ascending).
+/// Which codes are contiguous: those of a row (a run is one row of `dim` codes) or those of a channel of one unit (a
+/// run is one channel of `unit_rows` codes, channels ascending, units ascending).
 enum class CodeOrder : uint8_t { rows, channels };
 
 /// How the codes of a run are packed. `planes`: power-of-two bit planes, least significant first, each starting on a
@@ -45,17 +45,18 @@ constexpr size_t packed_bytes(Packing packing, int n, int bits) {
   if (packing == Packing::bit_string) return (static_cast<size_t>(n) * static_cast<size_t>(bits) + 7) / 8;
   size_t bytes = 0;
   const Planes planes = planes_of(bits);
-  for (int p = 0; p < planes.count; ++p) bytes += (static_cast<size_t>(n) * static_cast<size_t>(planes.width[p]) + 7) / 8;
+  for (int p = 0; p < planes.count; ++p)
+    bytes += (static_cast<size_t>(n) * static_cast<size_t>(planes.width[p]) + 7) / 8;
   return bytes;
 }
 
 /// Bit offset, from the start of the code part, of plane `plane` of the code of (row in block, channel).
 constexpr size_t code_index(const CodeGrid& grid, int row, int channel, int plane = 0) {
   const int n = grid.run_codes();
-  const size_t run = grid.order == CodeOrder::rows
-                         ? static_cast<size_t>(row)
-                         : static_cast<size_t>(row / grid.unit_rows) * static_cast<size_t>(grid.dim) +
-                               static_cast<size_t>(channel);
+  const size_t run =
+      grid.order == CodeOrder::rows
+          ? static_cast<size_t>(row)
+          : static_cast<size_t>(row / grid.unit_rows) * static_cast<size_t>(grid.dim) + static_cast<size_t>(channel);
   const size_t element = static_cast<size_t>(grid.order == CodeOrder::rows ? channel : row % grid.unit_rows);
   size_t bit = run * packed_bytes(grid.packing, n, grid.bits) * 8;
   if (grid.packing == Packing::bit_string) return bit + element * static_cast<size_t>(grid.bits);

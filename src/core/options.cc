@@ -24,7 +24,8 @@ std::string problem_of(const OptionSpec& spec, std::string_view given) {
 
 bool in_range(const OptionSpec& spec, const OptionValue& value) {
   switch (spec.type) {
-    case OptionType::boolean: return std::holds_alternative<bool>(value);
+    case OptionType::boolean:
+      return std::holds_alternative<bool>(value);
     case OptionType::integer: {
       const int64_t* i = std::get_if<int64_t>(&value);
       return i != nullptr && static_cast<double>(*i) >= spec.min && static_cast<double>(*i) <= spec.max;
@@ -56,9 +57,12 @@ std::optional<OptionValue> parsed(const OptionSpec& spec, std::string_view text)
     case OptionType::boolean:
       if (text != "true" && text != "false") return std::nullopt;
       return OptionValue(text == "true");
-    case OptionType::integer: return number<int64_t>(text);
-    case OptionType::real: return number<double>(text);
-    case OptionType::choice: return OptionValue(std::string(text));
+    case OptionType::integer:
+      return number<int64_t>(text);
+    case OptionType::real:
+      return number<double>(text);
+    case OptionType::choice:
+      return OptionValue(std::string(text));
   }
   return std::nullopt;
 }
@@ -93,9 +97,15 @@ std::string to_string(const OptionValue& value) {
 std::string OptionSpec::range_text() const {
   std::string text;
   switch (type) {
-    case OptionType::boolean: text = "true | false"; break;
-    case OptionType::choice: text = fmt::format("{}", fmt::join(choices, " | ")); break;
-    case OptionType::real: text = fmt::format("{}..{}", min, max); break;
+    case OptionType::boolean:
+      text = "true | false";
+      break;
+    case OptionType::choice:
+      text = fmt::format("{}", fmt::join(choices, " | "));
+      break;
+    case OptionType::real:
+      text = fmt::format("{}..{}", min, max);
+      break;
     case OptionType::integer:
       text = fmt::format("{:.0f}..{:.0f}", min, max);
       if (min <= -0x1p63 && max >= 0x1p63) text = "any 64-bit integer";

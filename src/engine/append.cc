@@ -45,7 +45,8 @@ void convert_rows(const Tensor& t, int b, int head, Range tokens, float* out) {
   const std::string where = fmt::format("layer {}: {} of batch row {}, head {}, position {}, channel {} is {}", layer,
                                         to_string(side), b, head, pos + i / dim, i % dim, value);
   if (std::isfinite(value)) {
-    throw ValueError(fmt::format("{}; magnitudes up to {} can be stored with this element type (option dtype)", where, limit));
+    throw ValueError(
+        fmt::format("{}; magnitudes up to {} can be stored with this element type (option dtype)", where, limit));
   }
   throw ValueError(where + "; only finite numbers can be stored");
 }
@@ -60,7 +61,8 @@ void KVCache::Layer::check_append(const Tensor& k, const Tensor& v, const CallIn
   check_side(k, Side::key, shape_.kv_heads, shape_.dim_k, expected, k.tokens, shape_.layer);
   check_side(v, Side::value, shape_.kv_heads, shape_.dim_v, expected, k.tokens, shape_.layer);
   if (!info.valid.empty() && info.valid.size() != static_cast<size_t>(expected)) {
-    throw ShapeError(fmt::format("layer {}: {} valid ranges for {} batch rows", shape_.layer, info.valid.size(), expected));
+    throw ShapeError(
+        fmt::format("layer {}: {} valid ranges for {} batch rows", shape_.layer, info.valid.size(), expected));
   }
   for (int b = 0; b < expected; ++b) {
     const Range valid = info.valid.empty() ? Range{0, k.tokens} : info.valid[static_cast<size_t>(b)];

@@ -28,13 +28,13 @@ struct Attention::Tile {
   int batch_row, head;
   Range tokens;
   int queries;
-  float* q;            // [queries][dim_k], scaled
-  float* prepared;     // [queries][key_.query], of the coded keys
-  float* logits;       // [queries][kSpanRows]
-  float* max;          // [queries]
-  float* sum;          // [queries]
-  float* acc_coded;    // [queries][value_.acc]
-  float* acc_exact;    // [queries][dim_v]
+  float* q;          // [queries][dim_k], scaled
+  float* prepared;   // [queries][key_.query], of the coded keys
+  float* logits;     // [queries][kSpanRows]
+  float* max;        // [queries]
+  float* sum;        // [queries]
+  float* acc_coded;  // [queries][value_.acc]
+  float* acc_exact;  // [queries][dim_v]
   float* codec_tile;
 };
 
@@ -66,8 +66,8 @@ size_t Attention::partial_floats() const {
 
 size_t Attention::scratch_floats() const {
   const size_t queries = static_cast<size_t>(tile_tokens_ * group_);
-  const size_t staged = static_cast<size_t>(
-      std::max(layer_.staged(Side::key).floats().tile, layer_.staged(Side::value).floats().tile));
+  const size_t staged =
+      static_cast<size_t>(std::max(layer_.staged(Side::key).floats().tile, layer_.staged(Side::value).floats().tile));
   const size_t tile = std::max({static_cast<size_t>(key_.tile), static_cast<size_t>(value_.tile),
                                 static_cast<size_t>(exact_key_.tile), static_cast<size_t>(exact_value_.tile), staged});
   return padded(queries * static_cast<size_t>(shape_.dim_k)) + padded(queries * static_cast<size_t>(key_.query)) +
@@ -163,7 +163,8 @@ void Attention::gather(Tile& tile) const {
   float* row = tile.q;
   for (int t = tile.tokens.begin; t < tile.tokens.end; ++t) {
     for (int g = 0; g < group_; ++g, row += shape_.dim_k) {
-      const int64_t at = tile.batch_row * q.stride_batch + t * q.stride_token + (tile.head * group_ + g) * q.stride_head;
+      const int64_t at =
+          tile.batch_row * q.stride_batch + t * q.stride_token + (tile.head * group_ + g) * q.stride_head;
       kernels::to_f32(static_cast<const std::byte*>(q.data) + at * static_cast<int64_t>(size_of(q.dtype)), shape_.dim_k,
                       q.dtype, row);
     }
@@ -176,8 +177,8 @@ void Attention::gather(Tile& tile) const {
   std::fill_n(tile.acc_exact, queries * static_cast<size_t>(shape_.dim_v), 0.0f);
 }
 
-// visit(codec, block bytes, rows inside the block, first row of the stream, coded) over the rows of one side, ascending:
-// coded blocks, exact tail, the call's own rows.
+// visit(codec, block bytes, rows inside the block, first row of the stream, coded) over the rows of one side,
+// ascending: coded blocks, exact tail, the call's own rows.
 template <class Visit>
 void Attention::for_each_segment(const Tile& tile, Side side, Range rows, Visit&& visit) const {
   const Sequence& sequence = layer_.sequences_[static_cast<size_t>(tile.batch_row)];
@@ -326,9 +327,7 @@ void check_finite(const Tensor& q, std::span<const Range> valid, int layer) {
 
 void KVCache::Layer::check_queries(const AttendIn& in, std::span<const Range> valid) const {
   const Tensor& q = in.q;
-  const auto fail = [&](const std::string& what) {
-    throw ShapeError(fmt::format("layer {}: {}", shape_.layer, what));
-  };
+  const auto fail = [&](const std::string& what) { throw ShapeError(fmt::format("layer {}: {}", shape_.layer, what)); };
   if (q.heads != shape_.q_heads || q.dim != shape_.dim_k || q.tokens < 0 || (!q.data && q.tokens > 0)) {
     fail(fmt::format("queries are [tokens {}][heads {}][dim {}]{}, expected {} heads of {}", q.tokens, q.heads, q.dim,
                      q.data ? "" : " without data", shape_.q_heads, shape_.dim_k));
@@ -340,7 +339,8 @@ void KVCache::Layer::check_queries(const AttendIn& in, std::span<const Range> va
     fail(fmt::format("{} sink logits for {} query heads", in.sinks.size(), shape_.q_heads));
   }
   if (in.window < 0 || !std::isfinite(in.scale) || !std::isfinite(in.softcap) || in.softcap < 0) {
-    fail(fmt::format("window {} and softcap {} must not be negative, scale {} finite", in.window, in.softcap, in.scale));
+    fail(
+        fmt::format("window {} and softcap {} must not be negative, scale {} finite", in.window, in.softcap, in.scale));
   }
   check_finite(q, valid, shape_.layer);
 }
@@ -358,19 +358,22 @@ void KVCache::Layer::attend(const AttendIn& in, const AttendOut& out, int ith, i
   VQ_CHECK(nth >= 1 && ith >= 0 && ith < nth);
   if (in.q.tokens == 0) return;
   if (in.q.batch != batch()) {
-    throw ShapeError(fmt::format("layer {}: queries of batch {}, the cache has {} rows", shape_.layer, in.q.batch, batch()));
+    throw ShapeError(
+        fmt::format("layer {}: queries of batch {}, the cache has {} rows", shape_.layer, in.q.batch, batch()));
   }
   const bool last_call = in.q.tokens == call_tokens_;
   check_queries(in, last_call ? std::span<const Range>(call_valid_) : std::span<const Range>());
   for (int b = 0; b < batch() && !last_call; ++b) {
     if (in.q.tokens <= rows(b)) continue;
-    throw ShapeError(fmt::format("layer {}: {} queries, batch row {} has {} rows", shape_.layer, in.q.tokens, b, rows(b)));
+    throw ShapeError(
+        fmt::format("layer {}: {} queries, batch row {} has {} rows", shape_.layer, in.q.tokens, b, rows(b)));
   }
   const Attention attention(*this, in, out);
   if (nth == 1) {
     reserve_shared(attention.partial_floats());
   } else if (shared_.partials.size() < attention.partial_floats() || !shared_.finished) {
-    throw ShapeError(fmt::format("layer {}: several threads can attend only the tokens of a pending append", shape_.layer));
+    throw ShapeError(
+        fmt::format("layer {}: several threads can attend only the tokens of a pending append", shape_.layer));
   }
   const int tasks = attention.tasks();
   for (;;) {
@@ -392,7 +395,8 @@ void KVCache::Layer::reserve_shared(size_t partial_floats) const {
   }
   // They are zero already, unless a call was left by some of its threads alone (a host that gave up in between).
   shared_.ticket.store(0, std::memory_order_relaxed);
-  for (int i = 0; i < shared_.streams; ++i) shared_.finished[static_cast<size_t>(i)].store(0, std::memory_order_relaxed);
+  for (int i = 0; i < shared_.streams; ++i)
+    shared_.finished[static_cast<size_t>(i)].store(0, std::memory_order_relaxed);
   if (shared_.partials.size() < partial_floats) shared_.partials.resize(partial_floats);
 }
 

@@ -8,9 +8,10 @@ namespace veloxquant {
 /// Queries of one kv head that share every unpacked row: tokens * (query heads per kv head) <= about this many.
 inline constexpr int kTileQueries = 64;
 
-/// Work is cut into tasks (batch row, kv head, query tile, row split) by geometry alone, never by the number of threads,
-/// and partial results are merged in ascending order of rows: the bits of the output do not depend on who computes
-/// what. A call whose queries fit one tile (decode) is split over rows into spans of kSpanRows; others have tiles enough.
+/// Work is cut into tasks (batch row, kv head, query tile, row split) by geometry alone, never by the number of
+/// threads, and partial results are merged in ascending order of rows: the bits of the output do not depend on who
+/// computes what. A call whose queries fit one tile (decode) is split over rows into spans of kSpanRows; others have
+/// tiles enough.
 class Attention {
  public:
   Attention(const KVCache::Layer& layer, const AttendIn& in, const AttendOut& out);
@@ -46,7 +47,7 @@ class Attention {
   const LayerShape& shape_;
   const AttendIn& in_;
   const AttendOut& out_;
-  int group_;        // query heads per kv head
+  int group_;  // query heads per kv head
   int tile_tokens_;
   int tiles_;
   int splits_;

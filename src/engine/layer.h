@@ -28,8 +28,8 @@ struct StreamSide {
 struct Sequence {
   uint32_t seq = 0;
   RowTable table;
-  int rows = 0;                    ///< committed
-  std::vector<StreamSide> sides;   ///< [kv head * 2 + side]
+  int rows = 0;                   ///< committed
+  std::vector<StreamSide> sides;  ///< [kv head * 2 + side]
   StreamSide& side(int head, Side side) { return sides[static_cast<size_t>(head * 2 + static_cast<int>(side))]; }
   const StreamSide& side(int head, Side side) const {
     return sides[static_cast<size_t>(head * 2 + static_cast<int>(side))];
@@ -40,8 +40,8 @@ struct Sequence {
 struct Staging {
   int tokens = 0;
   Phase phase = Phase::automatic;
-  std::vector<Range> valid;             ///< per batch row
-  std::unique_ptr<float[]> rows[2];     ///< by side
+  std::vector<Range> valid;          ///< per batch row
+  std::unique_ptr<float[]> rows[2];  ///< by side
   size_t floats[2] = {0, 0};
   bool pending() const { return tokens > 0; }
   size_t bytes() const { return (floats[0] + floats[1]) * sizeof(float); }
@@ -76,7 +76,7 @@ class KVCache::Layer {
   void reset();
   void select(std::span<const int> batch_rows);
   int batch() const { return static_cast<int>(sequences_.size()); }
-  int rows(int batch_row) const;       ///< committed and staged
+  int rows(int batch_row) const;  ///< committed and staged
   int max_rows() const;
   int dim(Side side) const { return side == Side::key ? shape_.dim_k : shape_.dim_v; }
   const Codec& coded(Side side) const { return side == Side::key ? *recipe_.key : *recipe_.value; }
@@ -90,7 +90,7 @@ class KVCache::Layer {
   bool trimmable() const { return method_.def->capabilities.trimmable; }
 
  private:
-  friend class Attention;              // one attend call, in attend.cc
+  friend class Attention;  // one attend call, in attend.cc
   void check_append(const Tensor& k, const Tensor& v, const CallInfo& info) const;
   void check_queries(const AttendIn& in, std::span<const Range> valid) const;
   void commit_side(Sequence& sequence, int head, Side side, const RowsView& fresh);
@@ -101,14 +101,14 @@ class KVCache::Layer {
 
   MethodSpec method_;
   LayerShape shape_;
-  DType store_;                        // of exact rows
-  int capacity_;                       // rows; 0: unlimited
+  DType store_;   // of exact rows
+  int capacity_;  // rows; 0: unlimited
   Recipe recipe_;
   std::shared_ptr<const Codec> exact_[2], staged_[2];
   std::shared_ptr<Arena> arena_;
   std::vector<Sequence> sequences_;
   Staging staging_;
-  int call_tokens_ = 0;                // of the last append, with its ranges: what queries may be padding
+  int call_tokens_ = 0;  // of the last append, with its ranges: what queries may be padding
   std::vector<Range> call_valid_;
 
   // Shared by the threads of one attend call; every counter is back at zero when the last of them leaves.

@@ -129,11 +129,14 @@ void KVCache::Layer::set_state(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   char magic[sizeof kMagic];
   reader.get_bytes(reinterpret_cast<std::byte*>(magic), sizeof magic);
-  if (std::memcmp(magic, kMagic, sizeof magic) != 0) throw FormatError("not the state of a cache: it has another magic");
+  if (std::memcmp(magic, kMagic, sizeof magic) != 0)
+    throw FormatError("not the state of a cache: it has another magic");
   const auto version = reader.get<uint32_t>();
-  if (version != kVersion) throw FormatError(fmt::format("state has version {}, this library reads {}", version, kVersion));
+  if (version != kVersion)
+    throw FormatError(fmt::format("state has version {}, this library reads {}", version, kVersion));
   const auto hash = reader.get<uint64_t>();
-  if (hash != XXH64(bytes.data() + kHeaderBytes, reader.left(), 0)) throw FormatError("state is damaged: its hash differs");
+  if (hash != XXH64(bytes.data() + kHeaderBytes, reader.left(), 0))
+    throw FormatError("state is damaged: its hash differs");
 
   std::string text(std::min<size_t>(reader.get<uint32_t>(), reader.left()), '\0');
   reader.get_bytes(reinterpret_cast<std::byte*>(text.data()), text.size());

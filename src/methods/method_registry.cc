@@ -172,8 +172,8 @@ std::vector<std::string> geometry_problems(const LayerShape& shape) {
   want("dim_k", shape.dim_k, kMost);
   want("dim_v", shape.dim_v, kMost);
   if (problems.empty() && shape.q_heads % shape.kv_heads != 0) {
-    problems.push_back(fmt::format("q_heads: got {}, allowed multiples of {} (kv_heads)", shape.q_heads,
-                                   shape.kv_heads));
+    problems.push_back(
+        fmt::format("q_heads: got {}, allowed multiples of {} (kv_heads)", shape.q_heads, shape.kv_heads));
   }
   return problems;
 }
@@ -189,12 +189,27 @@ const MethodDef* find_method(std::string_view name) {
 
 const std::vector<OptionSpec>& general_options() {
   static const std::vector<OptionSpec> options = {
-      {.name = "seed", .alias = {}, .type = OptionType::integer, .def = int64_t{42}, .min = -0x1p63, .max = 0x1p63,
-       .choices = {}, .meaning = "base seed; layer i uses seed + i"},
-      {.name = "dtype", .alias = {}, .type = OptionType::choice, .def = {}, .choices = {"f16", "bf16", "f32"},
+      {.name = "seed",
+       .alias = {},
+       .type = OptionType::integer,
+       .def = int64_t{42},
+       .min = -0x1p63,
+       .max = 0x1p63,
+       .choices = {},
+       .meaning = "base seed; layer i uses seed + i"},
+      {.name = "dtype",
+       .alias = {},
+       .type = OptionType::choice,
+       .def = {},
+       .choices = {"f16", "bf16", "f32"},
        .meaning = "element type of exact rows; none: that of the input, f16 for f32 input"},
-      {.name = "capacity", .alias = {}, .type = OptionType::integer, .def = {}, .min = 1,
-       .max = std::numeric_limits<int32_t>::max(), .choices = {},
+      {.name = "capacity",
+       .alias = {},
+       .type = OptionType::integer,
+       .def = {},
+       .min = 1,
+       .max = std::numeric_limits<int32_t>::max(),
+       .choices = {},
        .meaning = "most rows a sequence may store; a call that would store more is refused; none: no limit"},
   };
   return options;

@@ -16,20 +16,48 @@ namespace {
 constexpr uint32_t kKeyStream = 0, kValueStream = 1;
 
 const std::vector<OptionSpec> kOptions = {
-    {.name = "bit_width_inlier", .alias = "bits", .type = OptionType::integer, .def = int64_t{2}, .min = 1, .max = 4,
-     .choices = {}, .meaning = "bits of a key code in each of the two stages"},
-    {.name = "rotation_rounds", .alias = "rounds", .type = OptionType::integer, .def = int64_t{2}, .min = 1, .max = 4,
-     .choices = {}, .meaning = "rounds of random signs and Hadamard transform"},
-    {.name = "residual_codebook", .alias = "codebook", .type = OptionType::choice, .def = "joint",
+    {.name = "bit_width_inlier",
+     .alias = "bits",
+     .type = OptionType::integer,
+     .def = int64_t{2},
+     .min = 1,
+     .max = 4,
+     .choices = {},
+     .meaning = "bits of a key code in each of the two stages"},
+    {.name = "rotation_rounds",
+     .alias = "rounds",
+     .type = OptionType::integer,
+     .def = int64_t{2},
+     .min = 1,
+     .max = 4,
+     .choices = {},
+     .meaning = "rounds of random signs and Hadamard transform"},
+    {.name = "residual_codebook",
+     .alias = "codebook",
+     .type = OptionType::choice,
+     .def = "joint",
      .choices = {"joint", "matched", "laplace"},
      .meaning = "second stage: low half of one table, table of the true residual, table of a Laplace density"},
-    {.name = "residual_scale", .alias = {}, .type = OptionType::real, .def = {}, .min = 1e-6, .max = 1e6, .choices = {},
+    {.name = "residual_scale",
+     .alias = {},
+     .type = OptionType::real,
+     .def = {},
+     .min = 1e-6,
+     .max = 1e6,
+     .choices = {},
      .meaning = "scale of the Laplace density; implies residual_codebook = laplace; none: from the bits"},
-    {.name = "norm_mode", .alias = "norm", .type = OptionType::choice, .def = "paper",
+    {.name = "norm_mode",
+     .alias = "norm",
+     .type = OptionType::choice,
+     .def = "paper",
      .choices = {"paper", "lsq", "unbiased"},
      .meaning = "stored length of a row: its norm, that of least squares, that of unbiased logits"},
-    {.name = "value_codec", .alias = {}, .type = OptionType::choice, .def = "exact",
-     .choices = {"exact", "int8", "turboquant_mse"}, .meaning = "how values are stored"},
+    {.name = "value_codec",
+     .alias = {},
+     .type = OptionType::choice,
+     .def = "exact",
+     .choices = {"exact", "int8", "turboquant_mse"},
+     .meaning = "how values are stored"},
 };
 
 Stage2 second_stage(const Options& options) {
@@ -48,8 +76,12 @@ std::shared_ptr<const Codec> value_codec(const Options& options, const BuildCont
   const int dim = context.shape.dim_v;
   if (name == "exact") return raw_rows(context.store, dim);
   if (name == "int8") return int8_row(dim);
-  return lloyd_row({.dim = dim, .bits = options.integer("bit_width_inlier"), .norm = norm_mode(options),
-                    .rotation = Rotation::haar, .seed = context.seed, .stream = kValueStream});
+  return lloyd_row({.dim = dim,
+                    .bits = options.integer("bit_width_inlier"),
+                    .norm = norm_mode(options),
+                    .rotation = Rotation::haar,
+                    .seed = context.seed,
+                    .stream = kValueStream});
 }
 
 std::vector<std::string> check(const Options& options, const LayerShape&) {

@@ -29,7 +29,8 @@ std::vector<std::string> methods() {
   for (const MethodDef* def : method_table()) {
     texts.emplace_back(def->name);
     for (const OptionSpec& option : def->options) {
-      for (std::string_view choice : option.choices) texts.push_back(fmt::format("{}({}={})", def->name, option.name, choice));
+      for (std::string_view choice : option.choices)
+        texts.push_back(fmt::format("{}({}={})", def->name, option.name, choice));
     }
   }
   for (const char* dtype : {"f32", "bf16"}) texts.push_back(fmt::format("exact(dtype={})", dtype));
@@ -45,7 +46,7 @@ std::vector<Case> cases() {
     int kv_heads, q_heads, dim_k, dim_v, batch;
   };
   // Every head size, group size and batch of the standard list at least once, keys and values of unequal size too.
-  constexpr Geometry kGeometries[] = {{1, 1, 12, 12, 1},   {2, 8, 64, 64, 2},  {1, 7, 80, 80, 3},   {2, 2, 96, 96, 1},
+  constexpr Geometry kGeometries[] = {{1, 1, 12, 12, 1},   {2, 8, 64, 64, 2},   {1, 7, 80, 80, 3},   {2, 2, 96, 96, 1},
                                       {1, 4, 128, 128, 2}, {1, 2, 256, 256, 1}, {2, 4, 192, 128, 2}, {1, 1, 72, 40, 1}};
   std::vector<Case> all;
   const auto texts = methods();
@@ -156,7 +157,8 @@ TEST_P(Conformance, update_and_fetch_and_step_give_the_same_rows_and_store) {
       const auto k = rows_of(fetched.k, b, shape().kv_heads, at, shape().dim_k, at);
       const size_t own = static_cast<size_t>(n * shape().kv_heads * shape().dim_k);
       const size_t first = static_cast<size_t>((b * data.tokens + at - n) * shape().kv_heads * shape().dim_k);
-      EXPECT_TRUE(std::equal(k.end() - static_cast<int64_t>(own), k.end(), data.k.begin() + static_cast<int64_t>(first)));
+      EXPECT_TRUE(
+          std::equal(k.end() - static_cast<int64_t>(own), k.end(), data.k.begin() + static_cast<int64_t>(first)));
     }
   }
   EXPECT_EQ(by_fetch.state(), by_step.state());
@@ -216,9 +218,13 @@ TEST_P(Conformance, trim_leaves_survivors_as_they_were_and_counts_as_if_the_rest
     EXPECT_EQ(cache.peek().value.coded_rows, fresh.peek().value.coded_rows);
     const auto k = cache.decode(Side::key), v = cache.decode(Side::value);
     for (int h = 0; h < n; ++h) {
-      const auto row = [](const std::vector<float>& x, int head, int rows, int dim) { return x.begin() + int64_t{head} * rows * dim; };
-      EXPECT_TRUE(std::equal(row(k, h, left, half.dim_k), row(k, h + 1, left, half.dim_k), row(before_k, h, 300, half.dim_k)));
-      EXPECT_TRUE(std::equal(row(v, h, left, half.dim_v), row(v, h + 1, left, half.dim_v), row(before_v, h, 300, half.dim_v)));
+      const auto row = [](const std::vector<float>& x, int head, int rows, int dim) {
+        return x.begin() + int64_t{head} * rows * dim;
+      };
+      EXPECT_TRUE(
+          std::equal(row(k, h, left, half.dim_k), row(k, h + 1, left, half.dim_k), row(before_k, h, 300, half.dim_k)));
+      EXPECT_TRUE(
+          std::equal(row(v, h, left, half.dim_v), row(v, h + 1, left, half.dim_v), row(before_v, h, 300, half.dim_v)));
     }
     if (left > 0 && left < 300) data.feed(cache, {300 - left}, left);
     EXPECT_EQ(cache.offset(), left > 0 ? 300 : 0);
@@ -271,7 +277,8 @@ TEST_P(Conformance, any_number_of_threads_gives_equal_bits) {
 TEST_P(Conformance, ragged_batch_rows_equal_solo_caches) {
   const int rows = 3;
   const Sequences data(shape(), rows, 120);
-  const std::vector<Range> calls[] = {{{0, 60}, {10, 60}, {59, 60}}, {{0, 1}, {0, 0}, {0, 1}}, {{0, 59}, {0, 30}, {5, 59}}};
+  const std::vector<Range> calls[] = {
+      {{0, 60}, {10, 60}, {59, 60}}, {{0, 1}, {0, 0}, {0, 1}}, {{0, 59}, {0, 30}, {5, 59}}};
   KVCache cache = make();
   std::vector<KVCache> solo;
   for (int b = 0; b < rows; ++b) solo.push_back(make());

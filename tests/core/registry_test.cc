@@ -36,12 +36,14 @@ std::vector<OptionSpec> all_options(const MethodDef& def) { return parse_method(
 /// One legal value beside the default.
 std::string other_value(const OptionSpec& spec) {
   switch (spec.type) {
-    case OptionType::boolean: return spec.def == OptionValue(true) ? "false" : "true";
+    case OptionType::boolean:
+      return spec.def == OptionValue(true) ? "false" : "true";
     case OptionType::integer: {
       const auto smallest = static_cast<int64_t>(spec.min);
       return std::to_string(spec.def == OptionValue(smallest) ? smallest + 1 : smallest);
     }
-    case OptionType::real: return to_string(OptionValue(spec.def == OptionValue(spec.max) ? spec.min : spec.max));
+    case OptionType::real:
+      return to_string(OptionValue(spec.def == OptionValue(spec.max) ? spec.min : spec.max));
     case OptionType::choice: {
       const bool first = spec.def == OptionValue(std::string(spec.choices.front()));
       return std::string(first ? spec.choices.back() : spec.choices.front());
@@ -184,11 +186,11 @@ TEST(parse_method, sets_win_over_the_text_and_the_last_set_wins) {
 
 TEST(parse_method, all_problems_are_reported_at_once) {
   const std::vector<std::string> sets = {"seed=x"};
-  EXPECT_THAT(problems_of("kivi(bits=9, grup=3, residual_length=-1)", sets),
-              ElementsAre("kivi: bit_width_inlier: got '9', allowed 1..8",
-                          "kivi has no option 'grup'; did you mean 'group'?",
-                          HasSubstr("kivi: residual_length: got '-1', allowed 0.."),
-                          "kivi: seed: got 'x', allowed any 64-bit integer"));
+  EXPECT_THAT(
+      problems_of("kivi(bits=9, grup=3, residual_length=-1)", sets),
+      ElementsAre("kivi: bit_width_inlier: got '9', allowed 1..8", "kivi has no option 'grup'; did you mean 'group'?",
+                  HasSubstr("kivi: residual_length: got '-1', allowed 0.."),
+                  "kivi: seed: got 'x', allowed any 64-bit integer"));
 }
 
 TEST(parse_method, unknown_methods_name_the_nearest_and_all) {
@@ -232,8 +234,8 @@ TEST(parse_method, an_option_given_twice_is_a_problem) {
 TEST(parse_method, compositions_without_a_method_that_chooses_rows_are_refused) {
   EXPECT_THAT(problems_of("kivi+exact"),
               ElementsAre("a composition needs a method that chooses rows first; none of kivi, exact does"));
-  EXPECT_THAT(problems_of("kivi+exact+kivi"), ElementsAre(HasSubstr("expected the end at character 11"),
-                                                          HasSubstr("none of kivi, exact does")));
+  EXPECT_THAT(problems_of("kivi+exact+kivi"),
+              ElementsAre(HasSubstr("expected the end at character 11"), HasSubstr("none of kivi, exact does")));
   EXPECT_THAT(problems_of("kivy+exact"), ElementsAre(HasSubstr("unknown method 'kivy'")));
 }
 
@@ -251,8 +253,8 @@ TEST(parse_method, hostile_texts_are_refused) {
 }
 
 RC_GTEST_PROP(parse_method, any_text_is_taken_or_refused, ()) {
-  static const std::vector<std::string> kPieces = {"kivi", "exact", "bits", "group", "(", ")", "=", ",", "+",
-                                                   "4",    "-1",    " ",    "none",  "\xff", "seed", "x"};
+  static const std::vector<std::string> kPieces = {"kivi", "exact", "bits", "group", "(",    ")",    "=",    ",",
+                                                   "+",    "4",     "-1",   " ",     "none", "\xff", "seed", "x"};
   const auto pieces = *rc::gen::container<std::vector<std::string>>(rc::gen::elementOf(kPieces));
   std::string text;
   for (const std::string& piece : pieces) text += piece;

@@ -51,7 +51,8 @@ TEST(Kivi, scaling_a_key_channel_leaves_the_other_channels_as_they_were) {
 TEST(Kivi, error_grows_when_the_window_goes) {
   const LayerShape shape{1, 1, 64, 64, 0, DType::f16};
   const Sequences data(shape, 1, 700);
-  KVCache exact(parse_method("exact"), shape), window(parse_method("kivi"), shape), none(parse_method("kivi(residual=0)"), shape);
+  KVCache exact(parse_method("exact"), shape), window(parse_method("kivi"), shape),
+      none(parse_method("kivi(residual=0)"), shape);
   const auto expected = data.feed(exact, {600, 100});
   const double with = relative_l2(data.feed(window, {600, 100}), expected);
   const double without = relative_l2(data.feed(none, {600, 100}), expected);
@@ -139,7 +140,8 @@ TEST(Attend, ragged_rows_with_splits_equal_solo_caches) {
       return t;
     };
     const Range own{5000 + valid[static_cast<size_t>(b)].begin, 5003};
-    for (int at = 0; at < 5000; at += 1000) solo.append(row(data.keys({at, at + 1000})), row(data.values({at, at + 1000})));
+    for (int at = 0; at < 5000; at += 1000)
+      solo.append(row(data.keys({at, at + 1000})), row(data.values({at, at + 1000})));
     AttendIn in;
     in.q = row(data.queries(own));
     const auto expected = solo.step(in, row(data.keys(own)), row(data.values(own)));

@@ -29,9 +29,7 @@ class TemporaryFolder {
 
   std::string file(std::string_view name) const { return (path_ / name).string(); }
   std::string path() const { return path_.string(); }
-  size_t entries() const {
-    return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path_), {}));
-  }
+  size_t entries() const { return static_cast<size_t>(std::distance(std::filesystem::directory_iterator(path_), {})); }
 
  private:
   std::filesystem::path path_;

@@ -98,7 +98,7 @@ std::unique_ptr<LlamaHost> load_packaged(int threads) {
   return std::make_unique<LlamaHost>(HostOptions{.model = model_path(), .threads = threads});
 }
 
-std::string text_path() { return VQ_SHARED_DIR "/data/wikitext2_test.txt"; }
+std::string text_path() { return VQ_SOURCE_DIR "/examples/text/essay.txt"; }
 
 std::vector<Token> text_tokens(const LlamaHost& host, int count) {
   std::ifstream file(text_path());

@@ -53,7 +53,8 @@ inline std::vector<float> reference_attention(const LayerShape& s, const DenseRo
         }
       }
       for (int c = 0; c < s.dim_v; ++c) {
-        out[static_cast<size_t>((t * s.q_heads + h) * s.dim_v + c)] = static_cast<float>(o[static_cast<size_t>(c)] / sum);
+        out[static_cast<size_t>((t * s.q_heads + h) * s.dim_v + c)] =
+            static_cast<float>(o[static_cast<size_t>(c)] / sum);
       }
     }
   }
