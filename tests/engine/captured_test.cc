@@ -42,6 +42,7 @@ INSTANTIATE_TEST_SUITE_P(Methods, Captured,
 TEST_P(Captured, any_chunking_gives_equal_bytes_and_equal_following_steps) {
   const int prefill = sized(1100, 300);
   for (const CapturedLayer& layer : layers()) {
+    if (kSanitized && &layer != &layers().front()) break;
     std::vector<std::byte> bytes;
     std::vector<float> next;
     for (int chunk : {prefill, 256, 37, 1}) {

@@ -48,6 +48,11 @@ struct Sequences {
   }
   /// One step over tokens [r).
   std::vector<float> step(KVCache& cache, Range r) const { return cache.step(attend_in(r), keys(r), values(r)); }
+  /// Stores tokens [r) without attending.
+  void store(KVCache& cache, Range r) const {
+    cache.append(keys(r), values(r));
+    cache.commit();
+  }
   /// Steps over `chunks` tokens each, beginning at token `from`; outputs one after another.
   std::vector<float> feed(KVCache& cache, const std::vector<int>& chunks, int from = 0) const {
     std::vector<float> out;
