@@ -20,6 +20,7 @@ struct Case {
   std::string method;
   LayerShape shape;
   int batch;
+  friend void PrintTo(const Case& c, std::ostream* os) { *os << c.method; }
 };
 
 // Every method with its defaults and with every legal value of its choices; small windows, so that few tokens cross
@@ -171,7 +172,9 @@ TEST_P(Conformance, any_chunking_gives_equal_bytes_and_equal_following_steps) {
   data.feed(whole, {290});
   const auto bytes = whole.state();
   const auto next = data.feed(whole, ones(10), 290);
-  for (const std::vector<int>& chunks : {ones(290), chunks_of(290, 7), chunks_of(290, 37), std::vector<int>{33, 257}}) {
+  std::vector<std::vector<int>> ways = {chunks_of(290, 37), {33, 257}};
+  if (!kSanitized) ways.insert(ways.end(), {ones(290), chunks_of(290, 7)});
+  for (const std::vector<int>& chunks : ways) {
     KVCache cache = make();
     data.feed(cache, chunks);
     EXPECT_EQ(cache.state(), bytes);

@@ -3,9 +3,10 @@
 #include <gmock/gmock.h>
 #include <rapidcheck/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <stdexcept>
+
+#include "io/capture_files.h"
 
 namespace veloxquant::llama {
 namespace {
@@ -28,9 +29,9 @@ class ModelFile : public ::testing::Test {
       return error.what();
     }
   }
-  void TearDown() override { std::filesystem::remove(path_); }
 
-  std::string path_ = ::testing::TempDir() + "vq_model_file_test.gguf";
+  testing_files::TemporaryFolder folder_;
+  std::string path_ = folder_.file("model.gguf");
 };
 
 TEST_F(ModelFile, problems_name_the_file_and_the_cause) {

@@ -1,0 +1,61 @@
+// What the methods' specifications promise on captured tensors. Figures, not safety: the sanitizer runs leave this
+// folder out.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include <filesystem>
+
+#include "cli/command.h"
+
+namespace veloxquant {
+namespace {
+
+using namespace testing_command;
+using nlohmann::json;
+
+/// The rows of the captured tensors of SmolLM2, or nothing when they are not here.
+json captured_rows(std::vector<std::string> arguments) {
+  const std::string folder = VQ_SHARED_DIR "/data/smollm2_135m";
+  if (!std::filesystem::exists(folder)) return {};
+  arguments.insert(arguments.begin(), {"replay", folder, "--json", "-"});
+  const Result result = run(arguments);
+  EXPECT_EQ(result.code, 0) << result.err;
+  return json::parse(result.out).at("rows");
+}
+
+#define SKIP_WITHOUT_TENSORS(rows) \
+  if (rows.empty()) GTEST_SKIP() << "no captured tensors in " VQ_SHARED_DIR "/data/smollm2_135m"
+
+TEST(Quality, kivi_is_as_good_as_specified) {
+  const json rows = captured_rows({"--methods", "kivi,kivi(flush_rule=aligned_window),kivi(bits=4)", "--ways", "step"});
+  SKIP_WITHOUT_TENSORS(rows);
+  EXPECT_LE(rows[0].at("error"), 0.107);
+  EXPECT_LE(rows[1].at("error"), 0.105);
+  EXPECT_LE(rows[1].at("bits_per_element"), 4.58);
+  EXPECT_LE(rows[2].at("error"), 0.004);
+  for (const json& row : rows) EXPECT_GE(row.at("error"), 0.002) << "too good to be quantised: " << row;
+}
+
+TEST(Quality, turboquant_rvq_is_as_good_as_specified) {
+  const json rows = captured_rows({"--methods", "turboquant_rvq", "--ways", "step", "--seeds", "42..61"});
+  SKIP_WITHOUT_TENSORS(rows);
+  double mean = 0;
+  for (const json& row : rows) mean += row.at("error").get<double>() / 20;
+  EXPECT_EQ(rows.size(), 20u);
+  EXPECT_LE(mean, 0.015);
+  EXPECT_GE(mean, 0.008);
+  EXPECT_LE(rows[0].at("bits_per_element"), 10.43);
+}
+
+TEST(Quality, the_ways_agree_to_rounding) {
+  const json rows = captured_rows({});
+  SKIP_WITHOUT_TENSORS(rows);
+  for (size_t i = 0; i < rows.size(); i += 2) {
+    const double step = rows[i].at("error"), fetched = rows[i + 1].at("error");
+    EXPECT_NEAR(fetched, step, 1e-3 * step + 1e-10) << rows[i].at("method");
+  }
+}
+
+}  // namespace
+}  // namespace veloxquant
