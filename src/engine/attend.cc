@@ -177,18 +177,16 @@ void Attention::gather(Tile& tile) const {
   std::fill_n(tile.acc_exact, queries * static_cast<size_t>(shape_.dim_v), 0.0f);
 }
 
-// visit(codec, block bytes, rows inside the block, first row of the stream, coded) over the rows of one side,
+// visit(codec, block, rows inside the block, first row of the stream, coded) over the rows of one side,
 // ascending: coded blocks, exact tail, the call's own rows.
 template <class Visit>
 void Attention::for_each_segment(const Tile& tile, Side side, Range rows, Visit&& visit) const {
   const Sequence& sequence = layer_.sequences_[static_cast<size_t>(tile.batch_row)];
   const StreamSide& stream = sequence.side(tile.head, side);
-  stream.coded.for_each(rows, [&](const std::byte* data, Range in_block, int row) {
-    visit(layer_.coded(side), data, in_block, row, true);
-  });
-  stream.exact.for_each(rows, [&](const std::byte* data, Range in_block, int row) {
-    visit(layer_.exact(side), data, in_block, row, false);
-  });
+  stream.coded.for_each(
+      rows, [&](BlockView block, Range in_block, int row) { visit(layer_.coded(side), block, in_block, row, true); });
+  stream.exact.for_each(
+      rows, [&](BlockView block, Range in_block, int row) { visit(layer_.exact(side), block, in_block, row, false); });
   if (rows.end <= sequence.rows) return;
   const RowsView staged = layer_.staged_rows(side, tile.batch_row, tile.head);
   const Codec& codec = layer_.staged(side);
@@ -196,7 +194,7 @@ void Attention::for_each_segment(const Tile& tile, Side side, Range rows, Visit&
   for (int row = std::max(rows.begin, sequence.rows); row < rows.end;) {
     const int count = std::min(capacity, rows.end - row);
     const float* data = staged.x + int64_t{row - sequence.rows} * staged.ld;
-    visit(codec, reinterpret_cast<const std::byte*>(data), Range{0, count}, row, false);
+    visit(codec, BlockView{reinterpret_cast<const std::byte*>(data)}, Range{0, count}, row, false);
     row += count;
   }
 }
@@ -209,8 +207,8 @@ void Attention::process_span(Tile& tile, Range rows) const {
 
 void Attention::score(Tile& tile, Range rows) const {
   for_each_segment(tile, Side::key, rows,
-                   [&](const Codec& codec, const std::byte* data, Range in_block, int row, bool coded) {
-                     codec.score(coded ? tile.prepared : tile.q, tile.queries, data, in_block,
+                   [&](const Codec& codec, BlockView block, Range in_block, int row, bool coded) {
+                     codec.score(coded ? tile.prepared : tile.q, tile.queries, block, in_block,
                                  tile.logits + (row - rows.begin), kSpanRows, tile.codec_tile);
                    });
 }
@@ -250,8 +248,8 @@ void Attention::mask_and_softmax(Tile& tile, Range rows) const {
 
 void Attention::accumulate(Tile& tile, Range rows) const {
   for_each_segment(tile, Side::value, rows,
-                   [&](const Codec& codec, const std::byte* data, Range in_block, int row, bool coded) {
-                     codec.accumulate(tile.logits + (row - rows.begin), kSpanRows, tile.queries, data, in_block,
+                   [&](const Codec& codec, BlockView block, Range in_block, int row, bool coded) {
+                     codec.accumulate(tile.logits + (row - rows.begin), kSpanRows, tile.queries, block, in_block,
                                       coded ? tile.acc_coded : tile.acc_exact, tile.codec_tile);
                    });
 }

@@ -21,6 +21,11 @@ DType store_type(const MethodSpec& method, DType input) {
   return input == DType::f32 ? DType::f16 : input;
 }
 
+Arithmetic arithmetic(const MethodSpec& method) {
+  const std::string& name = method.options.choice("attend_precision");
+  return name == "float" ? Arithmetic::float32 : name == "fast" ? Arithmetic::int8 : Arithmetic::two_term;
+}
+
 // The engine hands a codec whole units only: a placement that would seal parts of one cannot carry it.
 void check_composition(const Recipe& recipe, int layer) {
   std::vector<std::string> problems;
@@ -44,7 +49,7 @@ KVCache::Layer::Layer(const MethodSpec& method, const LayerShape& shape, std::sh
   check_method(method_, shape_);
   capacity_ = method_.options.has_value("capacity") ? method_.options.integer("capacity") : 0;
   const auto seed = static_cast<uint64_t>(method_.options.integer64("seed")) + static_cast<uint64_t>(shape_.layer);
-  recipe_ = method_.def->build(method_.options, {shape_, store_, seed});
+  recipe_ = method_.def->build(method_.options, {shape_, store_, seed, arithmetic(method_)});
   check_composition(recipe_, shape_.layer);
   for (Side side : kSides) {
     exact_[static_cast<size_t>(side)] = raw_rows(store_, dim(side));

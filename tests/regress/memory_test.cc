@@ -94,7 +94,8 @@ TEST(Memory, BL_137_a_prefill_chunk_needs_two_tiles_whatever_the_context) {
       extra.push_back(AllocationMeter::peak_bytes() - before);
       EXPECT_EQ(set.arena().peak_bytes, resident) << "attention stores nothing";
       const size_t tile = size_t{kTileQueries} * kSpanRows * sizeof(float);
-      EXPECT_LE(extra.back(), 2 * tile + 4096);
+      EXPECT_LE(extra.back(), 2 * tile + (size_t{128} << 10))
+          << "the queries' planes and one tile's operands are the rest";
       set.commit();
       EXPECT_EQ(set.staging_bytes(), 0u);
       if (extra.size() == 1) continue;
