@@ -211,7 +211,7 @@ class AffineKeyTiles final : public AffineTiles {
     dot.operand = operands(tile, scratch);
     const int units = 2 * kTileRows / group_, first_unit = tile.index * kTileRows / group_;
     const Parameters parameters = load(tile, first_unit, classes_, units, dim, scratch);
-    float* scaled = take(scratch, dim);
+    float* scaled = take(scratch, kQueries * classes_ * dim);
     const LogitRows out(rows, logit, ld, take(scratch, kQueries * kTileRows));
     auto* planes_of_all = reinterpret_cast<int8_t*>(scratch);
     std::array<DotTerm, size_t{kQueries} * 2> terms;
@@ -219,22 +219,25 @@ class AffineKeyTiles final : public AffineTiles {
     dot.steps = dim / 4;
     dot.q = planes_of_all;
     dot.plane_stride = dim;
-    dot.class_stride = classes_ == 1 ? 0 : planes() * dim;
-    dot.query_stride = classes_ * planes() * dim;
-    dot.planes = planes();
     dot.terms = terms.data();
     dot.term_stride = classes_;
     for (int first = 0; first < n; first += kQueries) {
       dot.queries = std::min(kQueries, n - first);
-      for (int i = 0; i < dot.queries; ++i) {
-        const float* query = q + (first + i) * stride + dim;
-        for (int c = 0; c < classes_; ++c) {
-          const float bias = kernels_.apply(query, parameters.scale + c * dim, parameters.zero + c * dim, dim, scaled);
-          int32_t sum;
-          const float unit = kernels_.quantise(scaled, dim, planes(), order_,
-                                               planes_of_all + i * dot.query_stride + c * planes() * dim, &sum);
-          terms[static_cast<size_t>(i * classes_ + c)] = term(unit, bias, sum);
-        }
+      for (int i = 0; i < dot.queries * classes_; ++i) {
+        const int c = i % classes_;
+        terms[static_cast<size_t>(i)].bias =
+            kernels_.apply(q + (first + i / classes_) * stride + dim, parameters.scale + c * dim,
+                           parameters.zero + c * dim, dim, scaled + i * dim);
+      }
+      dot.planes = fast() && even(scaled, dot.queries * classes_) ? 1 : 2;
+      dot.class_stride = classes_ == 1 ? 0 : dot.planes * dim;
+      dot.query_stride = classes_ * dot.planes * dim;
+      for (int i = 0; i < dot.queries * classes_; ++i) {
+        int32_t sum;
+        const float unit =
+            kernels_.quantise(scaled + i * dim, dim, dot.planes, order_, planes_of_all + i * dot.planes * dim, &sum);
+        DotTerm& own = terms[static_cast<size_t>(i)];
+        own = term(unit, own.bias, sum);
       }
       out.point(dot, first);
       kernels_.dot(dot);
@@ -243,11 +246,23 @@ class AffineKeyTiles final : public AffineTiles {
   }
 
   int scratch_floats() const override {
-    return operand_floats() + (2 * classes_ + 1) * padded(grid_.dim) + kQueries * kTileRows +
-           padded(kQueries * classes_ * planes() * grid_.dim / 4);
+    return operand_floats() + (2 + kQueries) * classes_ * grid_.dim + kQueries * kTileRows +
+           padded(kQueries * classes_ * 2 * grid_.dim / 4);
   }
 
  private:
+  /// Whether 7 bits are enough for all of the scaled queries: real keys have channels whose scales are many times those
+  /// of the others, and the rounding error of a query grows with its largest number. It may be about a hundredth of the
+  /// codes' own error power, which falls by 4 with every bit.
+  bool even(const float* scaled, int n) const {
+    constexpr float kMostSquare = 17;  // of largest / rms, at 4 bits
+    const float most = kMostSquare * static_cast<float>(1 << (2 * std::max(0, 4 - grid_.bits)));
+    for (int i = 0; i < n; ++i) {
+      if (!(kernels_.peak(scaled + i * grid_.dim, grid_.dim) <= most)) return false;
+    }
+    return true;
+  }
+
   int classes_;  // of 32 rows, or one
 };
 
@@ -316,7 +331,7 @@ TileAttention::TileAttention(const TileGrid& grid, const kernels::TileLevels& le
     : grid_(grid),
       levels_(levels),
       kernels_(kernels::tile_kernels()),
-      planes_(arithmetic == Arithmetic::int8 ? 1 : 2),
+      planes_(arithmetic == Arithmetic::int8 && grid.bits < 8 ? 1 : 2),
       shift_(kernels::operand_shift(kernels_, levels, grid.bits)),
       order_(operand_order(grid)) {}
 

@@ -43,6 +43,7 @@ class TileAttention {
   static constexpr int kQueries = 8;
 
   int planes() const { return planes_; }
+  bool fast() const { return planes_ == 1; }
   /// Operand bytes of all strips; strip s begins at 64 * its first free index (value tiles) or at 0 (key tiles).
   const uint8_t* operands(const SealedTile& tile, float*& scratch) const;
   int operand_floats() const { return 16 * grid_.dim; }

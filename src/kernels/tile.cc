@@ -319,6 +319,17 @@ float quantise(const float* x, int k, int planes, const OperandOrder& order, int
 
 // --- parameters ----------------------------------------------------------------------------------
 
+float peak(const float* x, int k) {
+  const F32 d;
+  VF32 energy = hn::Zero(d);
+  for (int i = 0; i < k; i += kLanes) {
+    const VF32 v = hn::LoadU(d, x + i);
+    energy = hn::MulAdd(v, v, energy);
+  }
+  const float sum = hn::GetLane(hn::SumOfLanes(d, energy)), largest = largest_magnitude(x, k);
+  return sum > 0 ? largest * largest * static_cast<float>(k) / sum : 0;
+}
+
 float apply(const float* x, const float* scale, const float* zero, int k, float* out) {
   const F32 d;
   if (!zero) {
@@ -456,8 +467,8 @@ const TileKernels& table() {
   static constexpr auto kDot = plain::dot;
 #endif
   static constexpr TileKernels kTable = {
-      plain::operand, kDot, plain::quantise, plain::apply, plain::affine_parameters, plain::permute,
-      plain::pack,    0,    "baseline"};
+      plain::operand,           kDot,           plain::quantise, plain::peak, plain::apply,
+      plain::affine_parameters, plain::permute, plain::pack,     0,           "baseline"};
 #else
 #if HWY_TARGET == HWY_AVX3_DL
   static constexpr auto kDot = tile_dot_vnni;
@@ -475,8 +486,8 @@ const TileKernels& table() {
   static constexpr auto kDot = plain::dot;
   static constexpr auto kName = "plain";
 #endif
-  static constexpr TileKernels kTable = {operand, kDot, quantise,    apply, affine_parameters,
-                                         permute, pack, kTableShift, kName};
+  static constexpr TileKernels kTable = {operand,           kDot,    quantise, peak,        apply,
+                                         affine_parameters, permute, pack,     kTableShift, kName};
 #endif
   return kTable;
 }

@@ -58,6 +58,8 @@ struct TileKernels {
   /// x[0 .. k), k a multiple of 16, as planes in operand order: out[p * k + position]. Returns the unit and sets the
   /// sum of the integers; all zeros with unit 0 where no magnitude reaches 1e-30.
   float (*quantise)(const float* x, int k, int planes, const OperandOrder& order, int8_t* out, int32_t* sum);
+  /// Square of the largest magnitude over the mean square of k numbers, 0 when all are 0; k as above.
+  float (*peak)(const float* x, int k);
   /// out = x * scale over k numbers, k a multiple of 16; returns the sum of x * zero, 0 where zero is null.
   float (*apply)(const float* x, const float* scale, const float* zero, int k, float* out);
   /// n fp16 pairs, a multiple of 16: scale, and the zero of codes counted from `middle` on: zero + middle * scale.

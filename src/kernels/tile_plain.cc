@@ -111,6 +111,15 @@ float quantise(const float* x, int k, int planes, const OperandOrder& order, int
   return largest / limit;
 }
 
+float peak(const float* x, int k) {
+  float largest = 0, energy = 0;
+  for (int i = 0; i < k; ++i) {
+    largest = std::max(largest, std::fabs(x[i]));
+    energy += x[i] * x[i];
+  }
+  return energy > 0 ? largest * largest * static_cast<float>(k) / energy : 0;
+}
+
 float apply(const float* x, const float* scale, const float* zero, int k, float* out) {
   float bias = 0;
   for (int i = 0; i < k; ++i) {

@@ -10,6 +10,7 @@ void operand(const TileGrid& grid, const TileStrip& strip, const TileLevels& lev
              uint8_t* out);
 void dot(const TileDot& dot);
 float quantise(const float* x, int k, int planes, const OperandOrder& order, int8_t* out, int32_t* sum);
+float peak(const float* x, int k);
 float apply(const float* x, const float* scale, const float* zero, int k, float* out);
 void affine_parameters(const uint16_t* scales, const uint16_t* zeros, int n, float middle, float* scale, float* zero);
 void permute(const float* x, const OperandOrder& order, float* out);

@@ -225,6 +225,8 @@ TEST(tile_parameters, equal_the_plain_ones) {
     EXPECT_NEAR(kernels.apply(x.data(), scale.data(), zero.data(), 192, out.data()), bias, 1e-5f * 65504 * 192);
     EXPECT_EQ(out, expected);
     EXPECT_EQ(kernels.apply(x.data(), scale.data(), nullptr, 192, out.data()), 0);
+    EXPECT_NEAR(kernels.peak(x.data(), 192), plain::peak(x.data(), 192), 1e-4);
+    EXPECT_EQ(kernels.peak(std::vector<float>(64).data(), 64), 0);
     kernels.permute(x.data(), order, out.data());
     plain::permute(x.data(), order, expected.data());
     EXPECT_EQ(out, expected);
