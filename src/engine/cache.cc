@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "engine/layer.h"
+#include "kernels/instruction_set.h"
 #include "veloxquant/codecs.h"
 #include "veloxquant/errors.h"
 
@@ -46,6 +47,7 @@ void check_composition(const Recipe& recipe, int layer) {
 
 KVCache::Layer::Layer(const MethodSpec& method, const LayerShape& shape, std::shared_ptr<Arena> arena)
     : method_(method), shape_(shape), store_(store_type(method_, shape.input)), arena_(std::move(arena)) {
+  kernels::obey_environment();
   check_method(method_, shape_);
   capacity_ = method_.options.has_value("capacity") ? method_.options.integer("capacity") : 0;
   const auto seed = static_cast<uint64_t>(method_.options.integer64("seed")) + static_cast<uint64_t>(shape_.layer);

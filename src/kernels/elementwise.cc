@@ -15,7 +15,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace veloxquant::kernels::HWY_NAMESPACE {
 
-const char* target_name() { return hwy::TargetName(HWY_TARGET); }
 
 /// x[i] = function(x[i]), the last partial vector through the same instructions.
 template <class Function>
@@ -125,7 +124,6 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace veloxquant::kernels {
 
-HWY_EXPORT(target_name);
 HWY_EXPORT(scale);
 HWY_EXPORT(softcap);
 HWY_EXPORT(softmax_step);
@@ -133,7 +131,6 @@ HWY_EXPORT(all_finite);
 HWY_EXPORT(from_f32);
 HWY_EXPORT(to_f32);
 
-std::string_view instruction_set() { return HWY_DYNAMIC_DISPATCH(target_name)(); }
 void scale(float* x, int64_t n, float factor) { HWY_DYNAMIC_DISPATCH(scale)(x, n, factor); }
 void softcap(float* x, int n, float cap) { HWY_DYNAMIC_DISPATCH(softcap)(x, n, cap); }
 float softmax_step(float* x, int n, float* max) { return HWY_DYNAMIC_DISPATCH(softmax_step)(x, n, max); }

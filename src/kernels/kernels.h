@@ -9,14 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "veloxquant/types.h"
 
 namespace veloxquant::kernels {
-
-/// Name of the instruction set that runs, e.g. "AVX3_DL".
-std::string_view instruction_set();
 
 /// c[m][n] += sum over k ascending of a[m * a_row + k * a_col] * b[k * ldb + n]. n runs along vector lanes.
 void multiply_accumulate(int m, int n, int k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb,

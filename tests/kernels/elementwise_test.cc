@@ -19,12 +19,6 @@ std::vector<uint32_t> bits_of(const std::vector<float>& x) {
   return bits;
 }
 
-TEST(instruction_set, is_the_best_of_this_computer) {
-  const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
-  ASSERT_FALSE(targets.empty());
-  EXPECT_EQ(instruction_set(), hwy::TargetName(targets.front()));
-}
-
 TEST(to_f32, gives_the_bits_of_half_h_for_all_65536_values) {
   std::vector<uint16_t> all(65536);
   std::iota(all.begin(), all.end(), uint16_t{0});
