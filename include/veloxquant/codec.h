@@ -67,6 +67,18 @@ class Codec {
   /// order, so that cutting a range in two changes no bit.
   virtual void accumulate(const float* weight, int64_t ld, int n, const std::byte* block, Range range, float* acc,
                           float* tile) const = 0;
+  /// score and accumulate for a caller that will read the same rows of `next`, a block of this codec (null: none),
+  /// right after this one: what waits for memory can begin to fetch them. The bits are the same.
+  virtual void score_ahead(const float* prep, int n, const std::byte* block, const std::byte* next, Range range,
+                           float* logit, int64_t ld, float* tile) const {
+    (void)next;
+    score(prep, n, block, range, logit, ld, tile);
+  }
+  virtual void accumulate_ahead(const float* weight, int64_t ld, int n, const std::byte* block, const std::byte* next,
+                                Range range, float* acc, float* tile) const {
+    (void)next;
+    accumulate(weight, ld, n, block, range, acc, tile);
+  }
   /// out[n][dim] += what acc stands for, once per call.
   virtual void finish(const float* acc, int n, float* out) const = 0;
 };

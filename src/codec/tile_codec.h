@@ -21,9 +21,9 @@ class TileCodec : public Codec {
   void decode(const std::byte* block, Range range, float* out, int64_t ld) const final;
   void prepare_query(const float* q, int n, float* prep) const final;
   void score(const float* prep, int n, const std::byte* block, Range range, float* logit, int64_t ld,
-             float* tile) const final;
+             float* tile) const override;
   void accumulate(const float* weight, int64_t ld, int n, const std::byte* block, Range range, float* acc,
-                  float* tile) const final;
+                  float* tile) const override;
   void finish(const float* acc, int n, float* out) const final;
 
  protected:

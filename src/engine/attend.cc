@@ -38,6 +38,15 @@ struct Attention::Tile {
   float* codec_tile;
 };
 
+// Rows of one block that one codec call attends to.
+struct Attention::Segment {
+  const Codec* codec;
+  const std::byte* data;  // of the block
+  Range in_block;
+  int row;  // of the stream, the first of them
+  bool coded;
+};
+
 Attention::Attention(const KVCache::Layer& layer, const AttendIn& in, const AttendOut& out)
     : layer_(layer), shape_(layer.shape()), in_(in), out_(out) {
   group_ = shape_.q_heads / shape_.kv_heads;
@@ -177,28 +186,35 @@ void Attention::gather(Tile& tile) const {
   std::fill_n(tile.acc_exact, queries * static_cast<size_t>(shape_.dim_v), 0.0f);
 }
 
-// visit(codec, block bytes, rows inside the block, first row of the stream, coded) over the rows of one side,
-// ascending: coded blocks, exact tail, the call's own rows.
+// visit(segment, block that the same codec reads next) over the rows of one side, ascending: coded blocks, exact tail,
+// the call's own rows.
 template <class Visit>
 void Attention::for_each_segment(const Tile& tile, Side side, Range rows, Visit&& visit) const {
+  Segment waiting{};  // until the one after it is known
+  const auto pass = [&](const Segment& segment) {
+    if (waiting.codec) visit(waiting, segment.codec == waiting.codec ? segment.data : nullptr);
+    waiting = segment;
+  };
   const Sequence& sequence = layer_.sequences_[static_cast<size_t>(tile.batch_row)];
   const StreamSide& stream = sequence.side(tile.head, side);
   stream.coded.for_each(rows, [&](const std::byte* data, Range in_block, int row) {
-    visit(layer_.coded(side), data, in_block, row, true);
+    pass({&layer_.coded(side), data, in_block, row, true});
   });
   stream.exact.for_each(rows, [&](const std::byte* data, Range in_block, int row) {
-    visit(layer_.exact(side), data, in_block, row, false);
+    pass({&layer_.exact(side), data, in_block, row, false});
   });
-  if (rows.end <= sequence.rows) return;
-  const RowsView staged = layer_.staged_rows(side, tile.batch_row, tile.head);
-  const Codec& codec = layer_.staged(side);
-  const int capacity = codec.format().capacity_rows();
-  for (int row = std::max(rows.begin, sequence.rows); row < rows.end;) {
-    const int count = std::min(capacity, rows.end - row);
-    const float* data = staged.x + int64_t{row - sequence.rows} * staged.ld;
-    visit(codec, reinterpret_cast<const std::byte*>(data), Range{0, count}, row, false);
-    row += count;
+  if (rows.end > sequence.rows) {
+    const RowsView staged = layer_.staged_rows(side, tile.batch_row, tile.head);
+    const Codec& codec = layer_.staged(side);
+    const int capacity = codec.format().capacity_rows();
+    for (int row = std::max(rows.begin, sequence.rows); row < rows.end;) {
+      const int count = std::min(capacity, rows.end - row);
+      const float* data = staged.x + int64_t{row - sequence.rows} * staged.ld;
+      pass({&codec, reinterpret_cast<const std::byte*>(data), Range{0, count}, row, false});
+      row += count;
+    }
   }
+  pass({});
 }
 
 void Attention::process_span(Tile& tile, Range rows) const {
@@ -208,11 +224,10 @@ void Attention::process_span(Tile& tile, Range rows) const {
 }
 
 void Attention::score(Tile& tile, Range rows) const {
-  for_each_segment(tile, Side::key, rows,
-                   [&](const Codec& codec, const std::byte* data, Range in_block, int row, bool coded) {
-                     codec.score(coded ? tile.prepared : tile.q, tile.queries, data, in_block,
-                                 tile.logits + (row - rows.begin), kSpanRows, tile.codec_tile);
-                   });
+  for_each_segment(tile, Side::key, rows, [&](const Segment& s, const std::byte* next) {
+    s.codec->score_ahead(s.coded ? tile.prepared : tile.q, tile.queries, s.data, next, s.in_block,
+                         tile.logits + (s.row - rows.begin), kSpanRows, tile.codec_tile);
+  });
 }
 
 void Attention::mask_and_softmax(Tile& tile, Range rows) const {
@@ -249,11 +264,10 @@ void Attention::mask_and_softmax(Tile& tile, Range rows) const {
 }
 
 void Attention::accumulate(Tile& tile, Range rows) const {
-  for_each_segment(tile, Side::value, rows,
-                   [&](const Codec& codec, const std::byte* data, Range in_block, int row, bool coded) {
-                     codec.accumulate(tile.logits + (row - rows.begin), kSpanRows, tile.queries, data, in_block,
-                                      coded ? tile.acc_coded : tile.acc_exact, tile.codec_tile);
-                   });
+  for_each_segment(tile, Side::value, rows, [&](const Segment& s, const std::byte* next) {
+    s.codec->accumulate_ahead(tile.logits + (s.row - rows.begin), kSpanRows, tile.queries, s.data, next, s.in_block,
+                              s.coded ? tile.acc_coded : tile.acc_exact, tile.codec_tile);
+  });
 }
 
 // Splits in ascending order of rows, each brought to the common maximum.
