@@ -242,13 +242,9 @@ void Attention::mask_and_softmax(Tile& tile, Range rows) const {
     const int n = end - begin;
     if (in_.softcap != 0) kernels::softcap(seen, n, in_.softcap);
     if (!in_.alibi.empty()) {
-      const float slope = in_.alibi[static_cast<size_t>(q_head)];
-      for (int r = 0; r < n; ++r) seen[r] -= slope * static_cast<float>(at - begin - r);
+      kernels::subtract_distances(seen, n, in_.alibi[static_cast<size_t>(q_head)], at - begin);
     }
-    if (in_.bias) {
-      const float* bias = in_.bias + token * in_.bias_ld + begin;
-      for (int r = 0; r < n; ++r) seen[r] += bias[r];
-    }
+    if (in_.bias) kernels::add(seen, n, in_.bias + token * in_.bias_ld + begin);
     std::fill(logits, seen, 0.0f);
     std::fill(seen + n, logits + rows.size(), 0.0f);
     const float old = tile.max[i];
@@ -291,8 +287,8 @@ void Attention::merge(Tile& tile, const float* partials) const {
       tile.sum[i] += factor * part[queries + i];
       const float* part_coded = part + 2 * queries + i * acc;
       const float* part_exact = part + 2 * queries + queries * acc + i * dim_v;
-      for (size_t c = 0; c < acc; ++c) coded[c] += factor * part_coded[c];
-      for (size_t c = 0; c < dim_v; ++c) exact[c] += factor * part_exact[c];
+      kernels::multiply_accumulate(1, value_.acc, 1, &factor, 1, 1, part_coded, value_.acc, coded, value_.acc);
+      kernels::multiply_accumulate(1, shape_.dim_v, 1, &factor, 1, 1, part_exact, shape_.dim_v, exact, shape_.dim_v);
     }
   }
 }

@@ -44,6 +44,10 @@ float softmax_step(float* x, int n, float* max);
 void scale(float* x, int64_t n, float factor);
 /// x = cap * tanh(x / cap).
 void softcap(float* x, int n, float cap);
+/// x[i] += y[i].
+void add(float* x, int n, const float* y);
+/// x[i] -= slope * (distance - i).
+void subtract_distances(float* x, int n, float slope, int distance);
 /// True when all are finite.
 bool all_finite(const float* x, int64_t n);
 

@@ -105,6 +105,14 @@ void softcap(float* x, int n, float cap) {
   for (int i = 0; i < n; ++i) x[i] = cap * std::tanh(x[i] / cap);
 }
 
+void add(float* x, int n, const float* y) {
+  for (int i = 0; i < n; ++i) x[i] += y[i];
+}
+
+void subtract_distances(float* x, int n, float slope, int distance) {
+  for (int i = 0; i < n; ++i) x[i] -= slope * static_cast<float>(distance - i);
+}
+
 bool all_finite(const float* x, int64_t n) {
   return std::all_of(x, x + n, [](float v) { return std::isfinite(v); });
 }
