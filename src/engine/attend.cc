@@ -317,15 +317,15 @@ namespace {
 
 // Padding is never computed with, so it may hold anything.
 void check_finite(const Tensor& q, std::span<const Range> valid, int layer) {
-  std::vector<float> row(q.dtype == DType::f32 ? 0 : static_cast<size_t>(q.dim));
+  float* row = q.dtype == DType::f32 ? nullptr : Scratch::floats(static_cast<size_t>(q.dim));
   for (int b = 0; b < q.batch; ++b) {
     const Range tokens = valid.empty() ? Range{0, q.tokens} : valid[static_cast<size_t>(b)];
     for (int t = tokens.begin; t < tokens.end; ++t) {
       for (int h = 0; h < q.heads; ++h) {
         const int64_t at = b * q.stride_batch + t * q.stride_token + h * q.stride_head;
         const auto* data = static_cast<const std::byte*>(q.data) + at * static_cast<int64_t>(size_of(q.dtype));
-        if (q.dtype != DType::f32) kernels::to_f32(data, q.dim, q.dtype, row.data());
-        if (kernels::all_finite(row.empty() ? reinterpret_cast<const float*>(data) : row.data(), q.dim)) continue;
+        if (row) kernels::to_f32(data, q.dim, q.dtype, row);
+        if (kernels::all_finite(row ? row : reinterpret_cast<const float*>(data), q.dim)) continue;
         throw ValueError(
             fmt::format("layer {}: query of batch row {}, token {}, head {} is not finite", layer, b, t, h));
       }
