@@ -40,7 +40,8 @@ struct BlockFormat {
 struct BlockView {
   const std::byte* data = nullptr;
   uint8_t layout = 0;
-  BlockView(const std::byte* bytes, uint8_t order = 0) : data(bytes), layout(order) {}
+  const std::byte* next = nullptr;  ///< the block of this codec that will be read after it, to be fetched meanwhile
+  BlockView(const std::byte* bytes = nullptr, uint8_t order = 0) : data(bytes), layout(order) {}
 };
 
 /// What a codec will be used for. Blocks of a codec that attends in fp32 stay in layout 0.
