@@ -77,14 +77,12 @@ const int registered = [] {
     codecs.push_back({"affine_row" + std::to_string(bits), [=](int dim) { return affine_row(dim, bits, 32); }});
   }
   for (int bits : {1, 2, 3, 4, 8}) {
-    codecs.push_back({"lloyd_row" + std::to_string(bits), [=](int dim) {
-                        return lloyd_row(lloyd(dim, bits, Stage2::none));
-                      }});
+    codecs.push_back(
+        {"lloyd_row" + std::to_string(bits), [=](int dim) { return lloyd_row(lloyd(dim, bits, Stage2::none)); }});
   }
   for (int bits : {2, 3}) {
-    codecs.push_back({"lloyd_joint" + std::to_string(bits), [=](int dim) {
-                        return lloyd_row(lloyd(dim, bits, Stage2::joint));
-                      }});
+    codecs.push_back(
+        {"lloyd_joint" + std::to_string(bits), [=](int dim) { return lloyd_row(lloyd(dim, bits, Stage2::joint)); }});
   }
   codecs.push_back({"lloyd_matched2", [](int dim) { return lloyd_row(lloyd(dim, 2, Stage2::matched)); }});
   codecs.push_back({"int8_row", [](int dim) { return int8_row(dim); }});
