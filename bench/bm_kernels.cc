@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/instruction_set.h"
 #include "kernels/kernels.h"
 
 namespace {

@@ -1,10 +1,10 @@
 // Affine code along tokens: one group per channel and unit of `group` rows (keys of KIVI, arXiv:2402.02750).
 // Block of u units: [u x (channel 0: group codes | channel 1 | ..) | u x (channel 0: zero, scale | channel 1 | ..)].
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "codec/affine_code.h"
+#include "codec/code_scratch.h"
 #include "codec/codec_check.h"
 #include "codec/pack.h"
 #include "codec/tile_codec.h"
@@ -28,21 +28,45 @@ class AffineBlock final : public TileCodec {
   }
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
-    std::vector<float> turned(static_cast<size_t>(dim()) * static_cast<size_t>(group_));
-    std::vector<uint8_t> codes(static_cast<size_t>(group_));
-    for (int first = 0; first + group_ <= rows.rows; first += group_, ++unit) {
-      kernels::transpose(group_, dim(), rows.x + first * rows.ld, rows.ld, turned.data(), group_);
-      std::byte* packed = block + format().offset(0, unit);
-      std::byte* stored = block + format().offset(1, unit);
-      for (int c = 0; c < dim(); ++c, packed += run_bytes_, stored += sizeof(AffineParams)) {
-        const AffineParams params = affine_encode(turned.data() + int64_t{c} * group_, group_, bits_, codes.data());
-        pack_run(codes.data(), group_, bits_, Packing::planes, packed);
-        std::memcpy(stored, &params, sizeof params);
-      }
+    const int units = rows.rows / group_, step = std::max(1, kEncodedRows / group_);
+    uint8_t* codes = code_scratch(static_cast<size_t>(std::min(units, step)) * static_cast<size_t>(dim()) *
+                                  static_cast<size_t>(group_));
+    for (int first = 0; first < units; first += step) {
+      const int count = std::min(step, units - first);
+      encode_codes({rows.x + int64_t{first} * group_ * rows.ld, rows.ld, count * group_, rows.dim}, codes,
+                   reinterpret_cast<uint16_t*>(block + format().offset(1, unit + first)));
+      pack_runs(codes, count * dim(), group_, bits_, Packing::planes, block + format().offset(0, unit + first));
     }
   }
 
  private:
+  /// Whole units: codes[unit][channel][row], params[unit][channel][zero, scale].
+  void encode_codes(const RowsView& rows, uint8_t* codes, uint16_t* params) const {
+    for (int first = 0; first + group_ <= rows.rows; first += group_) {
+      kernels::encode_affine_channels(rows.x + first * rows.ld, rows.ld, group_, dim(), bits_, codes, group_, params);
+      codes += int64_t{dim()} * group_;
+      params += int64_t{2} * dim();
+    }
+  }
+
+  void encode_tiles(const RowsView& rows, uint8_t* codes, std::byte* parameters) const override {
+    auto* params = reinterpret_cast<uint16_t*>(parameters);
+    if (group_ > kTileRows) {  // 128 rows, two tiles
+      std::vector<uint8_t> unit(static_cast<size_t>(group_) * static_cast<size_t>(dim()));
+      encode_codes(rows, unit.data(), params);
+      for (int half = 0; half < 2; ++half) {
+        for (int c = 0; c < dim(); ++c, codes += kTileRows) {
+          std::copy_n(unit.data() + c * group_ + half * kTileRows, kTileRows, codes);
+        }
+      }
+      return;
+    }
+    for (int first = 0; first < rows.rows; first += group_, params += int64_t{2} * dim()) {
+      uint8_t* own = codes + first / kTileRows * (int64_t{kTileRows} * dim()) + first % kTileRows;
+      kernels::encode_affine_channels(rows.x + first * rows.ld, rows.ld, group_, dim(), bits_, own, kTileRows, params);
+    }
+  }
+
   static BlockFormat make_format(int dim, int bits, int group) {
     const size_t channels = static_cast<size_t>(dim);
     return BlockFormat::of(
@@ -87,8 +111,8 @@ class AffineBlock final : public TileCodec {
   }
 
   // Runs of `dim` channels, one a unit: all scales, then all zeros.
-  bool seal_parameters(const std::byte* block, std::byte* sealed) const override {
-    const auto* pairs = reinterpret_cast<const AffineParams*>(block + format().offset(1, 0));
+  bool seal_parameters(const std::byte* plain, std::byte* sealed) const override {
+    const auto* pairs = reinterpret_cast<const AffineParams*>(plain);
     auto* out = reinterpret_cast<uint16_t*>(sealed);
     for (int u = 0; u < format().units; ++u, pairs += dim()) {
       for (int p = 0; p < dim(); ++p, ++out) {
@@ -100,8 +124,8 @@ class AffineBlock final : public TileCodec {
     }
     return true;
   }
-  void unseal_parameters(const std::byte* sealed, std::byte* block) const override {
-    auto* pairs = reinterpret_cast<AffineParams*>(block + format().offset(1, 0));
+  void unseal_parameters(const std::byte* sealed, std::byte* plain) const override {
+    auto* pairs = reinterpret_cast<AffineParams*>(plain);
     const auto* in = reinterpret_cast<const uint16_t*>(sealed);
     for (int u = 0; u < format().units; ++u, pairs += dim()) {
       for (int p = 0; p < dim(); ++p, ++in) {

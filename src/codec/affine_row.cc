@@ -1,10 +1,9 @@
 // Affine code along channels: one group per `group` channels of a row (values of KIVI, arXiv:2402.02750).
 // Block: [64 x (dim codes) | 64 x (group 0: zero, scale | group 1 | ..)].
 #include <algorithm>
-#include <cstring>
-#include <vector>
 
 #include "codec/affine_code.h"
+#include "codec/code_scratch.h"
 #include "codec/codec_check.h"
 #include "codec/pack.h"
 #include "codec/tile_codec.h"
@@ -27,19 +26,25 @@ class AffineRow final : public TileCodec {
   }
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
-    std::vector<uint8_t> codes(static_cast<size_t>(dim()));
-    for (int r = 0; r < rows.rows; ++r, ++unit) {
-      const float* x = rows.x + r * rows.ld;
-      std::byte* stored = block + format().offset(1, unit);
-      for (int c = 0; c < dim(); c += group_, stored += sizeof(AffineParams)) {
-        const AffineParams params = affine_encode(x + c, std::min(group_, dim() - c), bits_, codes.data() + c);
-        std::memcpy(stored, &params, sizeof params);
-      }
-      pack_run(codes.data(), dim(), bits_, Packing::planes, block + format().offset(0, unit));
+    uint8_t* codes = code_scratch(static_cast<size_t>(std::min(rows.rows, kEncodedRows)) * static_cast<size_t>(dim()));
+    for (int first = 0; first < rows.rows; first += kEncodedRows) {
+      const int count = std::min(kEncodedRows, rows.rows - first);
+      encode_codes({rows.x + first * rows.ld, rows.ld, count, rows.dim}, codes,
+                   reinterpret_cast<uint16_t*>(block + format().offset(1, unit + first)));
+      pack_runs(codes, count, dim(), bits_, Packing::planes, block + format().offset(0, unit + first));
     }
   }
 
  private:
+  /// codes[row][channel], params[row][group][zero, scale].
+  void encode_codes(const RowsView& rows, uint8_t* codes, uint16_t* params) const {
+    kernels::encode_affine_rows(rows.x, rows.ld, rows.rows, dim(), group_, bits_, codes, params);
+  }
+
+  void encode_tiles(const RowsView& rows, uint8_t* codes, std::byte* parameters) const override {
+    encode_codes(rows, codes, reinterpret_cast<uint16_t*>(parameters));
+  }
+
   static BlockFormat make_format(int dim, int bits, int group) {
     const size_t groups = static_cast<size_t>((dim + group - 1) / group);
     return BlockFormat::of(1, {packed_bytes(Packing::planes, dim, bits), groups * sizeof(AffineParams), 0, 0});
@@ -63,8 +68,8 @@ class AffineRow final : public TileCodec {
   }
 
   // Runs of 64 rows, one a group: all scales, then all zeros.
-  bool seal_parameters(const std::byte* block, std::byte* sealed) const override {
-    const auto* pairs = reinterpret_cast<const AffineParams*>(block + format().offset(1, 0));
+  bool seal_parameters(const std::byte* plain, std::byte* sealed) const override {
+    const auto* pairs = reinterpret_cast<const AffineParams*>(plain);
     auto* out = reinterpret_cast<uint16_t*>(sealed);
     const int groups = (dim() + group_ - 1) / group_;
     for (int g = 0; g < groups; ++g) {
@@ -77,8 +82,8 @@ class AffineRow final : public TileCodec {
     }
     return true;
   }
-  void unseal_parameters(const std::byte* sealed, std::byte* block) const override {
-    auto* pairs = reinterpret_cast<AffineParams*>(block + format().offset(1, 0));
+  void unseal_parameters(const std::byte* sealed, std::byte* plain) const override {
+    auto* pairs = reinterpret_cast<AffineParams*>(plain);
     const auto* in = reinterpret_cast<const uint16_t*>(sealed);
     const int groups = (dim() + group_ - 1) / group_;
     for (int g = 0; g < groups; ++g) {

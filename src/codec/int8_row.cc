@@ -1,50 +1,14 @@
 // int8 rows with one fp16 scale: s = fp16(max(max|x| / 127, 2^-24)), made one fp16 step larger when max|x| / s would
 // pass 127; code = round(x / s). Decoded: s * code. Block: [64 x dim codes | 64 x scale].
-#include <algorithm>
-#include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "codec/codec_check.h"
-#include "codec/lanes.h"
 #include "codec/tile_codec.h"
-#include "core/half.h"
 #include "kernels/kernels.h"
 #include "veloxquant/codecs.h"
 
 namespace veloxquant {
 namespace {
-
-constexpr float kLevels = 127;
-constexpr float kLeastScale = 0x1p-24f;      // the least fp16 number: a row of zeros must not divide by zero
-constexpr uint16_t kGreatestScale = 0x7bff;  // 65504; larger rows saturate
-
-uint16_t row_scale(const float* x, int dim) {
-  FloatLanes lanes{};
-  int c = 0;
-  for (; c + static_cast<int>(kLanes) <= dim; c += static_cast<int>(kLanes)) {
-    for (size_t l = 0; l < kLanes; ++l) {
-      const float magnitude = std::fabs(x[static_cast<size_t>(c) + l]);
-      lanes[l] = magnitude > lanes[l] ? magnitude : lanes[l];
-    }
-  }
-  float largest = *std::max_element(lanes.begin(), lanes.end());
-  for (; c < dim; ++c) largest = std::max(largest, std::fabs(x[c]));
-  uint16_t scale = std::min(f16_from_f32(std::max(largest / kLevels, kLeastScale)), kGreatestScale);
-  if (largest / f32_from_f16(scale) > kLevels && scale < kGreatestScale) ++scale;
-  return scale;
-}
-
-CodeLanes rounded_quotients(const FloatLanes& value, float scale) {
-  CodeLanes code;
-  for (size_t l = 0; l < kLanes; ++l) {
-    const float quotient = value[l] / scale;
-    const float above = quotient > -kLevels ? quotient : -kLevels;
-    const float clamped = above < kLevels ? above : kLevels;
-    code[l] = std::bit_cast<int32_t>(clamped + 0x1.8p23f);  // the low bits: rounded to nearest even
-  }
-  return code;
-}
 
 class Int8Row final : public TileCodec {
  public:
@@ -57,17 +21,20 @@ class Int8Row final : public TileCodec {
   }
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
-    for (int r = 0; r < rows.rows; ++r) {
-      const float* x = rows.x + r * rows.ld;
-      const uint16_t stored = row_scale(x, dim());
-      const float scale = f32_from_f16(stored);
-      uint8_t* codes = reinterpret_cast<uint8_t*>(block + format().offset(0, unit + r));
-      code_lanes(x, dim(), codes, [scale](const FloatLanes& value) { return rounded_quotients(value, scale); });
-      std::memcpy(block + format().offset(1, unit + r), &stored, sizeof stored);
-    }
+    encode_codes(rows, reinterpret_cast<uint8_t*>(block + format().offset(0, unit)),
+                 reinterpret_cast<uint16_t*>(block + format().offset(1, unit)));
   }
 
  private:
+  /// codes[row][channel], which is their packed form; one scale a row.
+  void encode_codes(const RowsView& rows, uint8_t* codes, uint16_t* scales) const {
+    kernels::encode_int8(rows.x, rows.ld, rows.rows, dim(), codes, scales);
+  }
+
+  void encode_tiles(const RowsView& rows, uint8_t* codes, std::byte* parameters) const override {
+    encode_codes(rows, codes, reinterpret_cast<uint16_t*>(parameters));
+  }
+
   void unpack(const std::byte* block, Range units, float* tile, int64_t ld) const override {
     kernels::decode_int8(block + format().offset(0, units.begin),
                          reinterpret_cast<const uint16_t*>(block + format().offset(1, units.begin)), units.size(),
@@ -80,12 +47,12 @@ class Int8Row final : public TileCodec {
   void put_codes(const uint8_t* codes, Range rows, std::byte* block) const override {
     std::memcpy(block + format().offset(0, rows.begin), codes, static_cast<size_t>(rows.size() * dim()));
   }
-  bool seal_parameters(const std::byte* block, std::byte* sealed) const override {
-    std::memcpy(sealed, block + format().offset(1, 0), kTileRows * sizeof(uint16_t));
+  bool seal_parameters(const std::byte* plain, std::byte* sealed) const override {
+    std::memcpy(sealed, plain, kTileRows * sizeof(uint16_t));
     return true;
   }
-  void unseal_parameters(const std::byte* sealed, std::byte* block) const override {
-    std::memcpy(block + format().offset(1, 0), sealed, kTileRows * sizeof(uint16_t));
+  void unseal_parameters(const std::byte* sealed, std::byte* plain) const override {
+    std::memcpy(plain, sealed, kTileRows * sizeof(uint16_t));
   }
 };
 

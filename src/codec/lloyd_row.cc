@@ -4,13 +4,14 @@
 // Block: [64 x ceil(dim * bits / 8) high codes | 64 x as many low codes, with two stages | 64 x fp16 n'], codes as
 // little-endian bit strings.
 #include <algorithm>
-#include <cmath>
+#include <array>
 #include <cstring>
+#include <cmath>
 #include <numbers>
 #include <vector>
 
+#include "codec/code_scratch.h"
 #include "codec/codec_check.h"
-#include "codec/lanes.h"
 #include "codec/pack.h"
 #include "codec/scalar_table.h"
 #include "codec/tile_codec.h"
@@ -23,47 +24,6 @@ namespace {
 
 constexpr float kLeastNorm = 1e-12f;  // shorter rows are stored as zero
 constexpr float kLargestHalf = 65504;
-constexpr size_t kComparedBounds = 15;  // up to here comparing with every boundary beats a binary search
-
-/// Inner product by 16 interleaved partial sums added by one fixed tree: the bits do not depend on vector widths.
-float inner_product(const float* a, const float* b, int n) {
-  FloatLanes sum{};
-  int i = 0;
-  for (; i + static_cast<int>(kLanes) <= n; i += static_cast<int>(kLanes)) {
-    for (size_t l = 0; l < kLanes; ++l) sum[l] += a[static_cast<size_t>(i) + l] * b[static_cast<size_t>(i) + l];
-  }
-  for (size_t l = 0; i < n; ++i, ++l) sum[l] += a[i] * b[i];
-  return sum_lanes(sum);
-}
-
-/// Number of boundaries below each value, so that a value on a boundary takes the lower code.
-CodeLanes count_below(const FloatLanes& value, const std::vector<float>& bounds) {
-  CodeLanes code{};
-  for (float bound : bounds) {
-    for (size_t l = 0; l < kLanes; ++l) code[l] += value[l] > bound ? 1 : 0;
-  }
-  return code;
-}
-
-/// The same by halving; there are 2^k - 1 boundaries.
-CodeLanes search_below(const FloatLanes& value, const std::vector<float>& bounds) {
-  CodeLanes code{};
-  for (int half = static_cast<int>(bounds.size() + 1) / 2; half > 0; half /= 2) {
-    for (size_t l = 0; l < kLanes; ++l) {
-      code[l] += value[l] > bounds[static_cast<size_t>(code[l] + half - 1)] ? half : 0;
-    }
-  }
-  return code;
-}
-
-void quantise(const float* x, int n, const std::vector<float>& bounds, uint8_t* codes) {
-  if (bounds.size() > kComparedBounds) {
-    code_lanes(x, n, codes, [&](const FloatLanes& value) { return search_below(value, bounds); });
-  } else {
-    code_lanes(x, n, codes, [&](const FloatLanes& value) { return count_below(value, bounds); });
-  }
-}
-
 double laplace_scale(const LloydRow& options) {
   if (options.laplace_scale > 0) return options.laplace_scale;
   return std::sqrt(3 * std::numbers::pi) / 2 * std::pow(4.0, -options.bits) / std::numbers::sqrt2;
@@ -95,21 +55,19 @@ class LloydRowCodec final : public TileCodec {
   }
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
-    Work work(static_cast<size_t>(dim()));
-    for (int r = 0; r < rows.rows; ++r, ++unit) {
-      const uint16_t norm = encode_row(rows.x + r * rows.ld, &work);
-      std::memcpy(block + format().offset(2, unit), &norm, sizeof norm);
-      pack_run(work.high.data(), dim(), bits_, Packing::bit_string, block + format().offset(0, unit));
-      if (two_stages_) pack_run(work.low.data(), dim(), bits_, Packing::bit_string, block + format().offset(1, unit));
+    uint8_t* codes = code_scratch(static_cast<size_t>(std::min(rows.rows, kEncodedRows)) * static_cast<size_t>(dim()));
+    for (int first = 0; first < rows.rows; first += kEncodedRows, unit += kEncodedRows) {
+      const int count = std::min(kEncodedRows, rows.rows - first);
+      encode_codes({rows.x + first * rows.ld, rows.ld, count, rows.dim}, codes,
+                   reinterpret_cast<uint16_t*>(block + format().offset(2, unit)));
+      const int shift = two_stages_ ? bits_ : 0;
+      pack_runs(codes, count, dim(), bits_, Packing::bit_string, block + format().offset(0, unit), shift);
+      if (two_stages_) pack_runs(codes, count, dim(), bits_, Packing::bit_string, block + format().offset(1, unit));
     }
   }
 
  private:
-  struct Work {
-    explicit Work(size_t n) : u(n), residual(n), high(n), low(n) {}
-    std::vector<float> u, residual;
-    std::vector<uint8_t> high, low;
-  };
+  static constexpr int kTurnedRows = 16;  // rotated at a time: what stands in fp32 stays in the nearest cache
 
   static BlockFormat make_format(const LloydRow& options) {
     const size_t row_bytes = packed_bytes(Packing::bit_string, options.dim, options.bits);
@@ -117,46 +75,81 @@ class LloydRowCodec final : public TileCodec {
         1, {row_bytes, options.stage2 == Stage2::none ? size_t{0} : row_bytes, sizeof(uint16_t), size_t{0}});
   }
 
-  /// Fills the codes of `work` and returns the norm to store.
-  uint16_t encode_row(const float* x, Work* work) const {
-    const float norm = std::sqrt(inner_product(x, x, dim()));
-    const uint16_t stored = f16_from_f32(std::min(norm, kLargestHalf));
-    const float rounded = f32_from_f16(stored);
-    if (norm < kLeastNorm || rounded == 0) {
-      std::fill(work->high.begin(), work->high.end(), uint8_t{0});
-      std::fill(work->low.begin(), work->low.end(), uint8_t{0});
-      return 0;
+  /// codes[row][channel], both stages in one index (high << bits | low), and norms[row] to store.
+  void encode_codes(const RowsView& rows, uint8_t* codes, uint16_t* norms) const {
+    for (int first = 0; first < rows.rows; first += kTurnedRows) {
+      const int count = std::min(kTurnedRows, rows.rows - first);
+      encode_rows({rows.x + first * rows.ld, rows.ld, count, rows.dim}, codes + int64_t{first} * dim(), norms + first);
     }
-    map()->forward(1, x, dim(), work->u.data(), dim());
-    const float factor = static_cast<float>(root_dim_ / rounded);
-    for (float& u : work->u) u *= factor;
-    quantise_row(work);
-    return norm_mode_ == NormMode::paper ? stored : corrected_norm(norm, rounded, work);
   }
 
-  void quantise_row(Work* work) const {
-    quantise(work->u.data(), dim(), tables_->bounds, work->high.data());
-    if (!two_stages_) return;
-    if (tables_->second.empty()) {  // one index, cut in halves
-      for (size_t c = 0; c < work->high.size(); ++c) {
-        work->low[c] = static_cast<uint8_t>(work->high[c] & ((1 << bits_) - 1));
-        work->high[c] = static_cast<uint8_t>(work->high[c] >> bits_);
+  void encode_tiles(const RowsView& rows, uint8_t* codes, std::byte* parameters) const override {
+    encode_codes(rows, codes, reinterpret_cast<uint16_t*>(parameters));
+  }
+
+  /// Up to kTurnedRows rows.
+  void encode_rows(const RowsView& rows, uint8_t* codes, uint16_t* stored) const {
+    const size_t floats = static_cast<size_t>(rows.rows) * static_cast<size_t>(dim());
+    thread_local std::vector<float> turned;  // kept, as the codes are
+    if (turned.size() < floats) turned.resize(floats);
+    Norms norms(rows);
+    map()->forward(rows.rows, rows.x, rows.ld, turned.data(), dim());
+    quantise(rows.rows, turned.data(), norms.factors(root_dim_).data(), codes);
+    for (int r = 0; r < rows.rows; ++r) {
+      uint8_t* row_codes = codes + int64_t{r} * dim();
+      stored[r] = norms.stored[r];
+      if (norms.is_zero(r)) {
+        stored[r] = 0;
+        std::fill_n(row_codes, dim(), uint8_t{0});
+      } else if (norm_mode_ != NormMode::paper) {
+        stored[r] = corrected_norm(norms.exact[r], norms.rounded[r], turned.data() + int64_t{r} * dim(), row_codes);
       }
-      return;
     }
-    for (size_t c = 0; c < work->u.size(); ++c) work->residual[c] = work->u[c] - tables_->first[work->high[c]];
-    quantise(work->residual.data(), dim(), tables_->second, work->low.data());
+  }
+
+  /// Of up to kTurnedRows rows, exact and as fp16.
+  struct Norms {
+    explicit Norms(const RowsView& rows) : count(rows.rows) {
+      kernels::inner_products(rows.x, rows.ld, rows.x, rows.ld, count, rows.dim, exact);
+      for (int r = 0; r < count; ++r) {
+        exact[r] = std::sqrt(exact[r]);
+        stored[r] = f16_from_f32(std::min(exact[r], kLargestHalf));
+        rounded[r] = f32_from_f16(stored[r]);
+      }
+    }
+    bool is_zero(int r) const { return exact[r] < kLeastNorm || rounded[r] == 0; }
+    /// sqrt(dim) / rounded norm, 0 for rows stored as zero.
+    std::array<float, kTurnedRows> factors(double root_dim) const {
+      std::array<float, kTurnedRows> factor{};
+      for (int r = 0; r < count; ++r) {
+        factor[static_cast<size_t>(r)] = is_zero(r) ? 0.0f : static_cast<float>(root_dim / rounded[r]);
+      }
+      return factor;
+    }
+
+    int count;
+    float exact[kTurnedRows], rounded[kTurnedRows];
+    uint16_t stored[kTurnedRows];
+  };
+
+  /// Multiplies the rows by their factors in place and codes them.
+  void quantise(int rows, float* u, const float* factors, uint8_t* codes) const {
+    const bool one_index = tables_->second.empty();
+    const int bits = two_stages_ && one_index ? 2 * bits_ : bits_;
+    kernels::encode_codebook(u, dim(), rows, dim(), factors, tables_->bounds.data(), bits, codes);
+    if (one_index) return;
+    kernels::encode_residual(u, dim(), rows, dim(), tables_->first.data(), tables_->second.data(), bits_, codes);
   }
 
   /// Norm mode lsq: the factor of least squared error; unbiased: the one with <decoded, x> = |x|^2. Both count from the
   /// rounded norm that u was scaled with.
-  uint16_t corrected_norm(float norm, float rounded, Work* work) const {
-    for (size_t c = 0; c < work->u.size(); ++c) {
-      const int index = two_stages_ ? work->high[c] << bits_ | work->low[c] : work->high[c];
-      work->residual[c] = tables_->table.levels[static_cast<size_t>(index)];
-    }
-    const float along = inner_product(work->u.data(), work->residual.data(), dim());
-    const float energy = inner_product(work->residual.data(), work->residual.data(), dim());
+  uint16_t corrected_norm(float norm, float rounded, const float* u, const uint8_t* codes) const {
+    thread_local std::vector<float> levels;
+    levels.resize(static_cast<size_t>(dim()));
+    for (size_t c = 0; c < levels.size(); ++c) levels[c] = tables_->table.levels[codes[c]];
+    float along = 0, energy = 0;
+    kernels::inner_products(u, dim(), levels.data(), dim(), 1, dim(), &along);
+    kernels::inner_products(levels.data(), dim(), levels.data(), dim(), 1, dim(), &energy);
     const float corrected = norm_mode_ == NormMode::lsq ? rounded * (along / energy)
                                                         : norm * (norm / rounded) * (static_cast<float>(dim()) / along);
     return f16_from_f32(corrected > 0 && corrected <= kLargestHalf ? corrected : std::min(norm, kLargestHalf));
@@ -197,12 +190,12 @@ class LloydRowCodec final : public TileCodec {
     }
   }
 
-  bool seal_parameters(const std::byte* block, std::byte* sealed) const override {
-    std::memcpy(sealed, block + format().offset(2, 0), kTileRows * sizeof(uint16_t));
+  bool seal_parameters(const std::byte* plain, std::byte* sealed) const override {
+    std::memcpy(sealed, plain, kTileRows * sizeof(uint16_t));
     return true;
   }
-  void unseal_parameters(const std::byte* sealed, std::byte* block) const override {
-    std::memcpy(block + format().offset(2, 0), sealed, kTileRows * sizeof(uint16_t));
+  void unseal_parameters(const std::byte* sealed, std::byte* plain) const override {
+    std::memcpy(plain, sealed, kTileRows * sizeof(uint16_t));
   }
 
   int bits_;

@@ -9,9 +9,14 @@
 
 namespace veloxquant {
 
-/// Packs one run of n codes of `bits` bits into packed_bytes(packing, n, bits) bytes; unused high bits become zero.
-void pack_run(const uint8_t* codes, int n, int bits, Packing packing, std::byte* out);
-/// The reverse.
+/// Packs `runs` runs of n codes, one after the other, into packed_bytes(packing, n, bits) bytes each; unused high bits
+/// become zero. What is packed are the `bits` bits from `shift` on of each code.
+void pack_runs(const uint8_t* codes, int runs, int n, int bits, Packing packing, std::byte* out, int shift = 0);
+
+inline void pack_run(const uint8_t* codes, int n, int bits, Packing packing, std::byte* out) {
+  pack_runs(codes, 1, n, bits, packing, out);
+}
+/// The reverse of pack_run.
 void unpack_run(const std::byte* in, int n, int bits, Packing packing, uint8_t* codes);
 
 }  // namespace veloxquant

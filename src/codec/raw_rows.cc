@@ -20,6 +20,10 @@ class RawRows final : public TileCodec {
         type_(type) {}
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
+    if (rows.ld == dim()) {
+      kernels::from_f32(rows.x, int64_t{rows.rows} * dim(), type_, block + format().offset(0, unit));
+      return;
+    }
     for (int r = 0; r < rows.rows; ++r) {
       kernels::from_f32(rows.x + r * rows.ld, dim(), type_, block + format().offset(0, unit + r));
     }
@@ -42,6 +46,10 @@ class RawRows final : public TileCodec {
   const std::byte* row(const std::byte* block, int r) const { return block ? block + format().offset(0, r) : nullptr; }
 
   void unpack(const std::byte* block, Range units, float* tile, int64_t ld) const override {
+    if (ld == dim()) {
+      kernels::to_f32(block + format().offset(0, units.begin), int64_t{units.size()} * dim(), type_, tile);
+      return;
+    }
     for (int u = units.begin; u < units.end; ++u, tile += ld) {
       kernels::to_f32(block + format().offset(0, u), dim(), type_, tile);
     }

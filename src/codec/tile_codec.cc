@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "codec/code_scratch.h"
 #include "core/check.h"
 #include "kernels/kernels.h"
 #include "kernels/tile_plain.h"
@@ -35,6 +36,7 @@ CodecFloats TileCodec::floats() const {
 
 void TileCodec::get_codes(const std::byte*, Range, uint8_t*) const { VQ_CHECK(false); }
 void TileCodec::put_codes(const uint8_t*, Range, std::byte*) const { VQ_CHECK(false); }
+void TileCodec::encode_tiles(const RowsView&, uint8_t*, std::byte*) const { VQ_CHECK(false); }
 bool TileCodec::seal_parameters(const std::byte*, std::byte*) const { return false; }
 void TileCodec::unseal_parameters(const std::byte*, std::byte*) const { VQ_CHECK(false); }
 
@@ -43,10 +45,34 @@ size_t TileCodec::parameter_bytes() const {
   return format_.block_bytes() - tiles * tiles_->grid().bytes();
 }
 
+// They are the last part.
+size_t TileCodec::parameter_offset() const {
+  int part = 3;
+  while (format_.part_bytes[static_cast<size_t>(part)] == 0) --part;
+  return format_.offset(part, 0);
+}
+
+bool TileCodec::encode_block(const RowsView& rows, std::byte* block) const {
+  if (!tiles_) return false;
+  VQ_CHECK(rows.rows == format_.capacity_rows());
+  thread_local std::vector<std::byte> parameters;  // kept, as the codes are
+  if (parameters.size() < parameter_bytes()) parameters.resize(parameter_bytes());
+  uint8_t* codes = code_scratch(static_cast<size_t>(rows.rows) * static_cast<size_t>(dim_));
+  encode_tiles(rows, codes, parameters.data());
+  if (!seal_parameters(parameters.data(), block)) return false;
+  const bool by_channel = order_ == CodeOrder::channels;
+  std::byte* tile = block + parameter_bytes();
+  for (int row = 0; row < rows.rows; row += kTileRows, tile += tiles_->grid().bytes()) {
+    kernels::tile_kernels().pack(tiles_->grid(), codes, by_channel ? kTileRows : dim_, by_channel, tile);
+    codes += int64_t{kTileRows} * dim_;
+  }
+  return true;
+}
+
 bool TileCodec::seal(std::byte* block) const {
   if (!tiles_) return false;
   std::vector<std::byte> sealed(format_.block_bytes());
-  if (!seal_parameters(block, sealed.data())) return false;
+  if (!seal_parameters(block + parameter_offset(), sealed.data())) return false;
   std::vector<uint8_t> codes(static_cast<size_t>(kTileRows) * static_cast<size_t>(dim_));
   std::byte* tile = sealed.data() + parameter_bytes();
   for (int row = 0; row < format_.capacity_rows(); row += kTileRows, tile += tiles_->grid().bytes()) {
@@ -60,7 +86,7 @@ bool TileCodec::seal(std::byte* block) const {
 void TileCodec::unseal(std::byte* block) const {
   const std::vector<std::byte> sealed(block, block + format_.block_bytes());
   std::fill_n(block, sealed.size(), std::byte{0});
-  unseal_parameters(sealed.data(), block);
+  unseal_parameters(sealed.data(), block + parameter_offset());
   std::vector<uint8_t> codes(static_cast<size_t>(kTileRows) * static_cast<size_t>(dim_));
   const std::byte* tile = sealed.data() + parameter_bytes();
   for (int row = 0; row < format_.capacity_rows(); row += kTileRows, tile += tiles_->grid().bytes()) {

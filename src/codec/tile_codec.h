@@ -21,6 +21,7 @@ class TileCodec : public Codec {
   const BlockFormat& format() const final { return format_; }
   CodecFloats floats() const final;
 
+  bool encode_block(const RowsView& rows, std::byte* block) const final;
   bool seal(std::byte* block) const final;
   void unseal(std::byte* block) const final;
   void decode(BlockView block, Range range, float* out, int64_t ld) const final;
@@ -45,9 +46,12 @@ class TileCodec : public Codec {
   /// Codes of rows [rows) of a block in layout 0, codes[row - rows.begin][dim], and their way back.
   virtual void get_codes(const std::byte* block, Range rows, uint8_t* codes) const;
   virtual void put_codes(const uint8_t* codes, Range rows, std::byte* block) const;
-  /// Parameters of a whole block between the layouts. False: these stay in layout 0.
-  virtual bool seal_parameters(const std::byte* block, std::byte* sealed) const;
-  virtual void unseal_parameters(const std::byte* sealed, std::byte* block) const;
+  /// A whole block as codes, [row][channel] or, in channel order, [tile][channel][row], and parameters as they stand in
+  /// layout 0.
+  virtual void encode_tiles(const RowsView& rows, uint8_t* codes, std::byte* parameters) const;
+  /// Parameters of a whole block, `plain` as they stand in layout 0. False: these stay there.
+  virtual bool seal_parameters(const std::byte* plain, std::byte* sealed) const;
+  virtual void unseal_parameters(const std::byte* sealed, std::byte* plain) const;
 
   const OrthogonalMap* map() const { return map_.get(); }
 
@@ -65,6 +69,7 @@ class TileCodec : public Codec {
   /// The block in layout 0: itself, or a copy that lives until the thread's next call.
   const std::byte* plain(BlockView block) const;
   size_t parameter_bytes() const;
+  size_t parameter_offset() const;  ///< in layout 0; layout 1 begins with them
   bool tiled(BlockView block, Side side) const { return block.layout == 1 && tiles_->grid().side == side; }
 
   std::string name_;

@@ -24,12 +24,6 @@ void check_side(const Tensor& t, Side side, int heads, int dim, int batch, int t
 // range of a group or in a dot product.
 float limit_of(DType store) { return store == DType::f16 ? 65519.996f : 0x1p125f; }
 
-bool within(const float* x, int64_t n, float limit) {
-  int bad = 0;
-  for (int64_t i = 0; i < n; ++i) bad |= !(std::fabs(x[i]) <= limit);
-  return bad == 0;
-}
-
 void convert_rows(const Tensor& t, int b, int head, Range tokens, float* out) {
   const size_t element = size_of(t.dtype);
   for (int i = tokens.begin; i < tokens.end; ++i, out += t.dim) {
@@ -99,7 +93,7 @@ void KVCache::Layer::append(const Tensor& k, const Tensor& v, const CallInfo& in
       for (int head = 0; head < t.heads; ++head) {
         float* rows = fresh.rows[s].get() + static_cast<size_t>(b * t.heads + head) * head_floats;
         convert_rows(t, b, head, valid, rows);
-        if (within(rows, int64_t{valid.size()} * t.dim, limit)) continue;
+        if (kernels::within(rows, int64_t{valid.size()} * t.dim, limit)) continue;
         throw_value(rows, t.dim, limit, side, shape_.layer, b, head, sequences_.empty() ? 0 : this->rows(b));
       }
     }

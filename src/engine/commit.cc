@@ -3,6 +3,7 @@
 // A row is rounded to the cache's element type before anything is computed from it, whether it waits in the exact tail
 // first or is sealed at once: so the stored bytes do not depend on how the tokens were cut into calls.
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "core/check.h"
@@ -10,30 +11,26 @@
 #include "kernels/kernels.h"
 
 namespace veloxquant {
-namespace {
-
-std::vector<float> rounded(const RowsView& rows, DType store) {
-  std::vector<float> out(rows.x, rows.x + int64_t{rows.rows} * rows.dim);
-  if (store == DType::f32) return out;
-  std::vector<uint16_t> half(out.size());
-  kernels::from_f32(out.data(), static_cast<int64_t>(out.size()), store, half.data());
-  kernels::to_f32(half.data(), static_cast<int64_t>(out.size()), store, out.data());
-  return out;
-}
-
-}  // namespace
-
 void KVCache::Layer::commit() {
   shared_.partials = std::vector<float>();  // gives the memory back
   if (!staging_.pending()) return;
   for (int b = 0; b < batch(); ++b) {
     Sequence& sequence = sequences_[static_cast<size_t>(b)];
     for (int head = 0; head < shape_.kv_heads; ++head) {
-      for (Side side : kSides) commit_side(sequence, head, side, staged_rows(side, b, head));
+      for (Side side : kSides) commit_side(sequence, head, side, rounded_rows(side, b, head));
     }
     sequence.rows += staging_.valid[static_cast<size_t>(b)].size();
   }
   staging_ = {};
+}
+
+// Rounded where they stand: nothing else will read them.
+RowsView KVCache::Layer::rounded_rows(Side side, int batch_row, int head) {
+  const RowsView rows = staged_rows(side, batch_row, head);
+  float* staged = staging_.rows[static_cast<size_t>(side)].get();
+  float* x = staged + (rows.x - staged);
+  kernels::round_to(x, int64_t{rows.rows} * rows.dim, store_, x);
+  return rows;
 }
 
 // Rows old.. of the stream are `fresh`. Coded rows end at the new frontier; what was exact below it is sealed with it.
@@ -45,24 +42,23 @@ void KVCache::Layer::commit_side(Sequence& sequence, int head, Side side, const 
   const int64_t d = fresh.dim;
   const int frontier = recipe_.placement->frontier(side, rows);
   VQ_CHECK(frontier >= stream.coded.end() && frontier <= rows);
-  const std::vector<float> exact = rounded(fresh, store_);
-
   const int from_exact = std::min(frontier, old) - stream.coded.end();
   const int from_fresh = std::max(0, frontier - old);
   if (from_exact > 0) {
-    std::vector<float> ripe(static_cast<size_t>(from_exact + from_fresh) * static_cast<size_t>(d));
-    stream.exact.decode({stream.coded.end(), stream.coded.end() + from_exact}, ripe.data(), d);
-    std::copy_n(exact.data(), from_fresh * d, ripe.data() + from_exact * d);
-    stream.coded.append({ripe.data(), d, from_exact + from_fresh, fresh.dim});
+    const size_t floats = static_cast<size_t>(from_exact + from_fresh) * static_cast<size_t>(d);
+    const auto ripe = std::make_unique_for_overwrite<float[]>(floats);
+    stream.exact.decode({stream.coded.end(), stream.coded.end() + from_exact}, ripe.get(), d);
+    std::copy_n(fresh.x, from_fresh * d, ripe.get() + from_exact * d);
+    stream.coded.append({ripe.get(), d, from_exact + from_fresh, fresh.dim});
   } else if (from_fresh > 0) {
-    stream.coded.append({exact.data(), d, from_fresh, fresh.dim});
+    stream.coded.append({fresh.x, d, from_fresh, fresh.dim});
   }
   if (frontier >= old) {
     stream.exact.restart(frontier);
   } else {
     stream.exact.drop_front(frontier);
   }
-  stream.exact.append({exact.data() + from_fresh * d, d, fresh.rows - from_fresh, fresh.dim});
+  stream.exact.append({fresh.x + from_fresh * d, d, fresh.rows - from_fresh, fresh.dim});
 }
 
 int KVCache::Layer::trim(int n) {

@@ -55,8 +55,14 @@ void BlockList::append(const RowsView& rows) {
       blocks_.push_back(BlockRef::allocate(*arena_, format.block_bytes()));
     }
     const int count = std::min(capacity - at, rows.rows - done);
-    codec_->encode({rows.x + done * rows.ld, rows.ld, count, rows.dim}, open(block(index)), at / format.unit_rows);
-    seal_if_full(block(index), at + count);
+    const RowsView part{rows.x + done * rows.ld, rows.ld, count, rows.dim};
+    BlockRef& into = block(index);
+    if (count == capacity && codec_->encode_block(part, into.writable())) {
+      into.set_layout(1);
+    } else {
+      codec_->encode(part, open(into), at / format.unit_rows);
+      seal_if_full(into, at + count);
+    }
     end_ += count;
     done += count;
   }

@@ -16,7 +16,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace veloxquant::kernels::HWY_NAMESPACE {
 
-
 /// x[i] = function(x[i]), the last partial vector through the same instructions.
 template <class Function>
 HWY_INLINE void for_each_vector(float* x, int64_t n, Function function) {
@@ -134,7 +133,8 @@ float softmax_step(float* x, int n, float* max) {
   return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
-bool all_finite(const float* x, int64_t n) {
+// Magnitudes compare as the integers that their bits are, and every NaN is larger than every number.
+bool within(const float* x, int64_t n, float limit) {
   const F32 d;
   const I32 di;
   const auto magnitude = [&](VF32 v) { return hn::BitCast(di, hn::Abs(v)); };
@@ -142,8 +142,10 @@ bool all_finite(const float* x, int64_t n) {
   int64_t i = 0;
   for (; i + kLanes <= n; i += kLanes) largest = hn::Max(largest, magnitude(hn::LoadU(d, x + i)));
   if (i < n) largest = hn::Max(largest, magnitude(load_n(d, x + i, static_cast<int>(n - i))));
-  return hn::AllFalse(di, hn::Gt(largest, hn::Set(di, 0x7f7fffff)));
+  return hn::AllFalse(di, hn::Gt(largest, hn::BitCast(di, hn::Set(d, limit))));
 }
+
+bool all_finite(const float* x, int64_t n) { return within(x, n, std::numeric_limits<float>::max()); }
 
 void from_f32(const float* x, int64_t n, DType to, void* out) {
   if (to == DType::f32) {
@@ -165,6 +167,16 @@ void to_f32(const void* x, int64_t n, DType from, float* out) {
   }
 }
 
+void round_to(const float* x, int64_t n, DType to, float* out) {
+  if (to == DType::f32) {
+    if (n > 0 && out != x) std::memcpy(out, x, static_cast<size_t>(n) * sizeof(float));
+  } else if (to == DType::f16) {
+    convert<F32, F32>(x, n, out, [](VF32 v) { return f32_from_f16(f16_from_f32(v)); });
+  } else {
+    convert<F32, F32>(x, n, out, [](VF32 v) { return f32_from_bf16(bf16_from_f32(v)); });
+  }
+}
+
 }  // namespace veloxquant::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -177,8 +189,10 @@ HWY_EXPORT(add);
 HWY_EXPORT(subtract_distances);
 HWY_EXPORT(softmax_step);
 HWY_EXPORT(all_finite);
+HWY_EXPORT(within);
 HWY_EXPORT(from_f32);
 HWY_EXPORT(to_f32);
+HWY_EXPORT(round_to);
 
 void scale(float* x, int64_t n, float factor) { HWY_DYNAMIC_DISPATCH(scale)(x, n, factor); }
 void softcap(float* x, int n, float cap) { HWY_DYNAMIC_DISPATCH(softcap)(x, n, cap); }
@@ -188,8 +202,10 @@ void subtract_distances(float* x, int n, float slope, int distance) {
 }
 float softmax_step(float* x, int n, float* max) { return HWY_DYNAMIC_DISPATCH(softmax_step)(x, n, max); }
 bool all_finite(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(all_finite)(x, n); }
+bool within(const float* x, int64_t n, float limit) { return HWY_DYNAMIC_DISPATCH(within)(x, n, limit); }
 void from_f32(const float* x, int64_t n, DType to, void* out) { HWY_DYNAMIC_DISPATCH(from_f32)(x, n, to, out); }
 void to_f32(const void* x, int64_t n, DType from, float* out) { HWY_DYNAMIC_DISPATCH(to_f32)(x, n, from, out); }
+void round_to(const float* x, int64_t n, DType to, float* out) { HWY_DYNAMIC_DISPATCH(round_to)(x, n, to, out); }
 
 }  // namespace veloxquant::kernels
 #endif  // HWY_ONCE

@@ -18,9 +18,15 @@ struct Named {
   int64_t target;
   std::string_view name;
 };
-constexpr Named kNames[] = {{HWY_AVX3_DL, "avx512_vnni"}, {HWY_AVX3, "avx512"},   {HWY_AVX2, "avx2"},
-                            {HWY_SSE4, "sse4"},           {HWY_SSSE3, "ssse3"},   {HWY_NEON, "neon"},
+constexpr Named kNames[] = {{HWY_AVX3_DL, "avx512_vnni"}, {HWY_AVX3, "avx512"},    {HWY_AVX2, "avx2"},
+                            {HWY_SSE4, "sse4"},           {HWY_SSSE3, "ssse3"},    {HWY_NEON, "neon"},
                             {HWY_SCALAR, "baseline"},     {HWY_EMU128, "baseline"}};
+
+/// Those of this computer, asked for before any is chosen.
+const std::vector<int64_t>& targets() {
+  static const std::vector<int64_t> all = hwy::SupportedAndGeneratedTargets();
+  return all;
+}
 
 std::string_view name_of(int64_t target) {
   for (const Named& named : kNames) {
@@ -32,7 +38,8 @@ std::string_view name_of(int64_t target) {
 void read_environment() {
   const char* wanted = std::getenv("VELOXQUANT_ISA");
   if (!wanted || !*wanted || use_instruction_set(wanted)) return;
-  throw ValueError(fmt::format("VELOXQUANT_ISA is '{}', this computer has {}", wanted, fmt::join(instruction_sets(), ", ")));
+  throw ValueError(
+      fmt::format("VELOXQUANT_ISA is '{}', this computer has {}", wanted, fmt::join(instruction_sets(), ", ")));
 }
 
 }  // namespace
@@ -45,12 +52,12 @@ std::string_view instruction_set() {
 
 std::vector<std::string_view> instruction_sets() {
   std::vector<std::string_view> names;
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) names.push_back(name_of(target));
+  for (const int64_t target : targets()) names.push_back(name_of(target));
   return names;
 }
 
 bool use_instruction_set(std::string_view name) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+  for (const int64_t target : targets()) {
     if (name_of(target) != name) continue;
     hwy::SetSupportedTargetsForTest(target);
     hwy::GetChosenTarget().Update(target);

@@ -46,10 +46,14 @@ void add(float* x, int n, const float* y);
 void subtract_distances(float* x, int n, float slope, int distance);
 /// True when all are finite.
 bool all_finite(const float* x, int64_t n);
+/// True when all are at most `limit`, a finite number >= 0, in magnitude; a NaN is not.
+bool within(const float* x, int64_t n, float limit);
 
 /// Element type conversions, round to nearest even; equal bits to core/half.h on every instruction set.
 void from_f32(const float* x, int64_t n, DType to, void* out);
 void to_f32(const void* x, int64_t n, DType from, float* out);
+/// out = x rounded to the type and back; out may be x.
+void round_to(const float* x, int64_t n, DType to, float* out);
 
 /// Packed unsigned codes (planes of core/layout.h, runs of `run_codes` codes, `run_bytes` apart) with a 16-bit (zero,
 /// scale) pair per group of `group` codes of a run: out[r * ld + i] = zero + scale * code. Parameters of run r, group g
@@ -72,5 +76,46 @@ void decode_codebook(const std::byte* codes, const std::byte* low_codes, size_t 
 
 /// int8 rows with one fp16 scale a row: out[r * ld + i] = f32(scale[r]) * code.
 void decode_int8(const std::byte* codes, const uint16_t* scales, int rows, int dim, float* out, int64_t ld);
+
+// --- encoding: equal bits on every instruction set -------------------------------------------------
+
+/// The asymmetric affine code, 1 to 8 bits: a byte a code and, as decode_affine reads them, a (zero, scale) pair a
+/// group. Along rows: groups of `group` channels, the last one may be shorter; codes[r * dim + c], params[2 * (r *
+/// groups + g)]. Along channels: one group per channel, of all rows; codes[c * ldc + r], params[2 * c].
+void encode_affine_rows(const float* x, int64_t ldx, int rows, int dim, int group, int bits, uint8_t* codes,
+                        uint16_t* params);
+void encode_affine_channels(const float* x, int64_t ldx, int rows, int dim, int bits, uint8_t* codes, int64_t ldc,
+                            uint16_t* params);
+
+/// int8 rows: codes[r * dim + c] and one fp16 scale a row, as decode_int8 reads them.
+void encode_int8(const float* x, int64_t ldx, int rows, int dim, uint8_t* codes, uint16_t* scales);
+
+/// products[r] = inner product of rows a[r * lda] and b[r * ldb], by 16 interleaved partial sums and one fixed tree.
+void inner_products(const float* a, int64_t lda, const float* b, int64_t ldb, int rows, int dim, float* products);
+
+/// u[r * ldu + i] *= factors[r], in place; codes[r * dim + i] = how many of the 2^bits - 1 ascending bounds lie below
+/// it, so that a value on a bound takes the lower code. A NaN gets 0.
+void encode_codebook(float* u, int64_t ldu, int rows, int dim, const float* factors, const float* bounds, int bits,
+                     uint8_t* codes);
+/// The second stage on what the first left over: code = code << bits | number of bounds below u - levels[code].
+void encode_residual(const float* u, int64_t ldu, int rows, int dim, const float* levels, const float* bounds, int bits,
+                     uint8_t* codes);
+
+/// One plane of each of `runs` runs of n codes, `ld` apart: bits [shift, shift + width) of the codes, width 1, 2, 4 or
+/// 8, from out + run * out_stride on, ceil(n * width / 8) bytes.
+void pack_plane(const uint8_t* codes, int64_t ld, int runs, int n, int shift, int width, std::byte* out,
+                int64_t out_stride);
+
+/// `rounds` rounds of signs and an unnormalised Hadamard matrix H_2 x ... x H_2 x C of order dim = core * 2^k.
+struct HadamardRounds {
+  int dim = 1, rounds = 1, core = 1;  ///< order of C: 1 ([1]), 12, 20 or 28
+  const float* factors = nullptr;     ///< [round][dim], what the channels are multiplied with
+  const float* rows = nullptr;        ///< C row by row, entries 1 and -1
+  const float* columns = nullptr;     ///< C column by column
+};
+/// y = H F_0 .. H F_(rounds - 1) x for each row; y may be x with the same stride.
+void rotate(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy);
+/// y = F_(rounds - 1) H^T .. F_0 H^T x, likewise.
+void rotate_back(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy);
 
 }  // namespace veloxquant::kernels

@@ -19,8 +19,12 @@ TEST(instruction_set, is_the_best_until_another_is_wanted) {
     EXPECT_TRUE(use_instruction_set(name));
     EXPECT_EQ(instruction_set(), name);
     EXPECT_EQ(instruction_sets(), all) << "the others can still be had";
-    if (name == "avx512_vnni") EXPECT_STREQ(tile_kernels().name, "vnni");
-    if (name == "avx2") EXPECT_STREQ(tile_kernels().name, "avx2");
+    if (name == "avx512_vnni") {
+      EXPECT_STREQ(tile_kernels().name, "vnni");
+    }
+    if (name == "avx2") {
+      EXPECT_STREQ(tile_kernels().name, "avx2");
+    }
   }
   EXPECT_FALSE(use_instruction_set("avx1024"));
   EXPECT_EQ(instruction_set(), all.back()) << "a name that is not there changes nothing";

@@ -32,6 +32,12 @@ class CountingCodec final : public Codec {
     counts_->encoded_rows += rows.rows;
     inner_->encode(rows, block, unit);
   }
+  bool encode_block(const RowsView& rows, std::byte* block) const override {
+    if (!inner_->encode_block(rows, block)) return false;
+    ++counts_->encode_calls;
+    counts_->encoded_rows += rows.rows;
+    return true;
+  }
   bool seal(std::byte* block) const override { return inner_->seal(block); }
   void unseal(std::byte* block) const override { inner_->unseal(block); }
   void decode(BlockView block, Range range, float* out, int64_t ld) const override {

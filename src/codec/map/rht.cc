@@ -2,14 +2,13 @@
 // each round. D = m * 2^k with H = H_2 x ... x H_2 x C_m (Kronecker products), where the core C_m is [1] or a Paley
 // matrix (R. Paley, "On orthogonal matrices", 1933): order 12 and 20 from the quadratic residues mod 11 and 19, order
 // 28 from those mod 13. D log2(D / m) + m D additions a round and row.
-#include <algorithm>
-#include <array>
 #include <cmath>
 #include <utility>
 #include <vector>
 
 #include "codec/map/orthogonal_map.h"
 #include "core/philox.h"
+#include "kernels/kernels.h"
 
 namespace veloxquant {
 namespace {
@@ -49,42 +48,6 @@ std::vector<float> paley_core(int m) {
   return core;
 }
 
-/// x[block] <- C x[block] for each block of M values; `columns` holds C column by column.
-template <int M>
-void apply_core(const float* columns, int dim, float* x) {
-  for (int block = 0; block < dim; block += M) {
-    std::array<float, M> sum{};
-    for (int j = 0; j < M; ++j) {
-      const float factor = x[block + j];
-      for (int i = 0; i < M; ++i) sum[static_cast<size_t>(i)] += columns[j * M + i] * factor;
-    }
-    for (int i = 0; i < M; ++i) x[block + i] = sum[static_cast<size_t>(i)];
-  }
-}
-
-/// The two passes of strides 1 and 2 in one, so that every pass left has runs of four and more.
-void butterflies_of_4(int dim, float* x) {
-  for (int i = 0; i < dim; i += 4) {
-    const float sum0 = x[i] + x[i + 1], difference0 = x[i] - x[i + 1];
-    const float sum1 = x[i + 2] + x[i + 3], difference1 = x[i + 2] - x[i + 3];
-    x[i] = sum0 + sum1;
-    x[i + 1] = difference0 + difference1;
-    x[i + 2] = sum0 - sum1;
-    x[i + 3] = difference0 - difference1;
-  }
-}
-
-/// `stride` is a multiple of four; steps of four become vector instructions of the baseline.
-void butterflies(int stride, float* __restrict low, float* __restrict high) {
-  for (int first = 0; first < stride; first += 4) {
-    for (int i = first; i < first + 4; ++i) {
-      const float sum = low[i] + high[i];
-      high[i] = low[i] - high[i];
-      low[i] = sum;
-    }
-  }
-}
-
 /// Order of the core of `dim`, 0 when there is none.
 int core_order(int dim) {
   int odd = dim, twos = 0;
@@ -115,54 +78,15 @@ class Rht final : public OrthogonalMap {
   int dim() const override { return dim_; }
 
   void forward(int rows, const float* x, int64_t ldx, float* y, int64_t ldy) const override {
-    for (int r = 0; r < rows; ++r) {
-      const float* from = x + r * ldx;
-      float* to = y + r * ldy;
-      for (int round = rounds_ - 1; round >= 0; --round, from = to) {
-        multiply(round, from, to);
-        hadamard(columns_.data(), to);
-      }
-      if (rounds_ == 0 && from != to) std::copy_n(from, dim_, to);
-    }
+    kernels::rotate(plan(), rows, x, ldx, y, ldy);
   }
-
   void inverse(int rows, const float* x, int64_t ldx, float* y, int64_t ldy) const override {
-    for (int r = 0; r < rows; ++r) {
-      float* to = y + r * ldy;
-      if (x + r * ldx != to) std::copy_n(x + r * ldx, dim_, to);
-      for (int round = 0; round < rounds_; ++round) {
-        hadamard(rows_.data(), to);
-        multiply(round, to, to);
-      }
-    }
+    kernels::rotate_back(plan(), rows, x, ldx, y, ldy);
   }
 
  private:
-  /// Signs and the normalisation of one round in one multiplication.
-  void multiply(int round, const float* from, float* to) const {
-    const float* factor = factors_.data() + static_cast<int64_t>(round) * dim_;
-    for (int i = 0; i < dim_; ++i) to[i] = from[i] * factor[i];
-  }
-
-  /// Unnormalised H x in place; with the rows of the core in place of its columns, H^T x.
-  void hadamard(const float* core, float* x) const {
-    int stride = core_;
-    if (dim_ == 2) {
-      const float sum = x[0] + x[1];
-      x[1] = x[0] - x[1];
-      x[0] = sum;
-      return;
-    }
-    if (core_ == 12) apply_core<12>(core, dim_, x);
-    if (core_ == 20) apply_core<20>(core, dim_, x);
-    if (core_ == 28) apply_core<28>(core, dim_, x);
-    if (core_ == 1 && dim_ >= 4) {
-      butterflies_of_4(dim_, x);
-      stride = 4;
-    }
-    for (; stride < dim_; stride *= 2) {
-      for (int base = 0; base < dim_; base += 2 * stride) butterflies(stride, x + base, x + base + stride);
-    }
+  kernels::HadamardRounds plan() const {
+    return {dim_, rounds_, core_, factors_.data(), rows_.data(), columns_.data()};
   }
 
   int dim_, rounds_, core_;

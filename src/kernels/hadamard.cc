@@ -1,0 +1,218 @@
+// Randomised Hadamard transforms of rows. Sums have one defined order on every instruction set: the core, column after
+// column, then butterflies of growing stride. Factors of 1 and -1 make products exact, so a fused multiply-add rounds
+// once, as the addition does.
+#include <algorithm>
+#include <bit>
+
+#include "core/check.h"
+#include "kernels/kernels.h"
+#include "kernels/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/hadamard.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace veloxquant::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET != HWY_SCALAR
+/// The lanes kStride away.
+template <int kStride>
+HWY_INLINE VF32 partner(VF32 v) {
+  if constexpr (kStride == 1) {
+    return hn::Shuffle2301(v);
+  } else if constexpr (kStride == 2) {
+    return hn::Shuffle1032(v);
+  } else if constexpr (kStride == 4) {
+    return hn::SwapAdjacentBlocks(v);
+  } else {
+    return hn::ConcatLowerUpper(F32(), v, v);
+  }
+}
+
+/// 1, and -1 in the upper lane of each pair of a butterfly.
+HWY_INLINE VF32 signs(int stride) {
+  HWY_ALIGN float sign[kLanes];
+  for (int lane = 0; lane < kLanes; ++lane) sign[lane] = lane & stride ? -1.0f : 1.0f;
+  return hn::Load(F32(), sign);
+}
+#endif
+
+/// The butterflies inside vectors, pass after pass.
+template <int kStride, int kVectors>
+HWY_INLINE void lane_butterflies([[maybe_unused]] VF32 (&v)[kVectors]) {
+#if HWY_TARGET != HWY_SCALAR
+  if constexpr (kStride < kLanes) {
+    const VF32 sign = signs(kStride);
+    for (int i = 0; i < kVectors; ++i) v[i] = hn::MulAdd(v[i], sign, partner<kStride>(v[i]));
+    lane_butterflies<2 * kStride>(v);
+  }
+#endif
+}
+
+/// Those between vectors.
+template <int kVectors>
+HWY_INLINE void vector_butterflies(VF32 (&v)[kVectors]) {
+  for (int stride = 1; stride < kVectors; stride *= 2) {
+    for (int i = 0; i < kVectors; ++i) {
+      if (i & stride) continue;
+      const VF32 low = v[i], high = v[i + stride];
+      v[i] = hn::Add(low, high);
+      v[i + stride] = hn::Sub(low, high);
+    }
+  }
+}
+
+/// Two halves of `stride` values each, in place.
+HWY_INLINE void butterflies(int stride, float* low, float* high) {
+  const F32 d;
+  int i = 0;
+  for (; i + kLanes <= stride; i += kLanes) {
+    const VF32 a = hn::LoadU(d, low + i), b = hn::LoadU(d, high + i);
+    hn::StoreU(hn::Add(a, b), d, low + i);
+    hn::StoreU(hn::Sub(a, b), d, high + i);
+  }
+  if (i == stride) return;
+  const int rest = stride - i;
+  const VF32 a = load_n(d, low + i, rest), b = load_n(d, high + i, rest);
+  store_n(hn::Add(a, b), d, low + i, rest);
+  store_n(hn::Sub(a, b), d, high + i, rest);
+}
+
+/// to = the values of `from`, each times its factor if there are factors.
+HWY_INLINE void multiply(const float* from, const float* factor, int n, float* to) {
+  const F32 d;
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, from + i), hn::LoadU(d, factor + i)), d, to + i);
+  for (; i < n; ++i) to[i] = from[i] * factor[i];
+}
+
+/// One round on a row, dim a multiple of a block of kVectors vectors: y = H F x, or F H x with kBack.
+template <int kVectors, bool kBack>
+HWY_INLINE void round_of_blocks(int dim, const float* factor, const float* x, float* y) {
+  const F32 d;
+  constexpr int kBlock = kVectors * kLanes;
+  const bool one_block = dim == kBlock;
+  for (int block = 0; block < dim; block += kBlock) {
+    VF32 v[kVectors];
+    for (int i = 0; i < kVectors; ++i) {
+      const int at = block + i * kLanes;
+      v[i] = hn::LoadU(d, x + at);
+      if (!kBack) v[i] = hn::Mul(v[i], hn::LoadU(d, factor + at));
+    }
+    lane_butterflies<1>(v);
+    vector_butterflies(v);
+    for (int i = 0; i < kVectors; ++i) {
+      const int at = block + i * kLanes;
+      if (kBack && one_block) v[i] = hn::Mul(v[i], hn::LoadU(d, factor + at));
+      hn::StoreU(v[i], d, y + at);
+    }
+  }
+  if (one_block) return;
+  for (int stride = kBlock; stride < dim; stride *= 2) {
+    for (int base = 0; base < dim; base += 2 * stride) butterflies(stride, y + base, y + base + stride);
+  }
+  if (kBack) multiply(y, factor, dim, y);
+}
+
+/// block = C block, C given column by column.
+template <int kCore>
+HWY_INLINE void apply_core(const float* columns, float* block) {
+  const F32 d;
+  constexpr int kVectors = (kCore + kLanes - 1) / kLanes, kRest = kCore - (kVectors - 1) * kLanes;
+  const auto load = [&](const float* from, int v) {
+    if constexpr (kRest == kLanes) return hn::LoadU(d, from + v * kLanes);
+    return v == kVectors - 1 ? load_n(d, from + v * kLanes, kRest) : hn::LoadU(d, from + v * kLanes);
+  };
+  VF32 sum[kVectors];
+  for (VF32& s : sum) s = hn::Zero(d);
+  for (int j = 0; j < kCore; ++j) {
+    const VF32 value = hn::Set(d, block[j]);
+    for (int v = 0; v < kVectors; ++v) sum[v] = hn::MulAdd(load(columns + j * kCore, v), value, sum[v]);
+  }
+  for (int v = 0; v < kVectors; ++v) {
+    if (v == kVectors - 1 && kRest < kLanes) {
+      store_n(sum[v], d, block + v * kLanes, kRest);
+    } else {
+      hn::StoreU(sum[v], d, block + v * kLanes);
+    }
+  }
+}
+
+/// Unnormalised H y in place, for any order.
+HWY_INLINE void hadamard(int dim, int core, const float* columns, float* y) {
+  for (int block = 0; block < dim && core > 1; block += core) {
+    if (core == 12) apply_core<12>(columns, y + block);
+    if (core == 20) apply_core<20>(columns, y + block);
+    if (core == 28) apply_core<28>(columns, y + block);
+  }
+  for (int stride = core; stride < dim; stride *= 2) {
+    for (int base = 0; base < dim; base += 2 * stride) butterflies(stride, y + base, y + base + stride);
+  }
+}
+
+template <int kVectors, bool kBack>
+HWY_NOINLINE void rotate_rows(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+  const int dim = map.dim;
+  for (int r = 0; r < rows; ++r) {
+    const float* from = x + r * ldx;
+    float* to = y + r * ldy;
+    for (int round = 0; round < map.rounds; ++round, from = to) {
+      const float* factor = map.factors + int64_t{kBack ? round : map.rounds - 1 - round} * dim;
+      if constexpr (kVectors > 0) {
+        round_of_blocks<kVectors, kBack>(dim, factor, from, to);
+      } else if (kBack) {
+        if (from != to) std::copy_n(from, dim, to);
+        hadamard(dim, map.core, map.rows, to);
+        multiply(to, factor, dim, to);
+      } else {
+        multiply(from, factor, dim, to);
+        hadamard(dim, map.core, map.columns, to);
+      }
+    }
+  }
+}
+
+template <bool kBack>
+HWY_INLINE void rotate_any(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+  VQ_CHECK(map.rounds >= 1);
+  if (map.core != 1 || map.dim < kLanes) return rotate_rows<0, kBack>(map, rows, x, ldx, y, ldy);
+  switch (std::min(map.dim / kLanes, 8)) {
+    case 1:
+      return rotate_rows<1, kBack>(map, rows, x, ldx, y, ldy);
+    case 2:
+      return rotate_rows<2, kBack>(map, rows, x, ldx, y, ldy);
+    case 4:
+      return rotate_rows<4, kBack>(map, rows, x, ldx, y, ldy);
+    default:
+      return rotate_rows<8, kBack>(map, rows, x, ldx, y, ldy);
+  }
+}
+
+void rotate(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+  rotate_any<false>(map, rows, x, ldx, y, ldy);
+}
+void rotate_back(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+  rotate_any<true>(map, rows, x, ldx, y, ldy);
+}
+
+}  // namespace veloxquant::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace veloxquant::kernels {
+
+HWY_EXPORT(rotate);
+HWY_EXPORT(rotate_back);
+
+void rotate(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+  HWY_DYNAMIC_DISPATCH(rotate)(map, rows, x, ldx, y, ldy);
+}
+void rotate_back(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+  HWY_DYNAMIC_DISPATCH(rotate_back)(map, rows, x, ldx, y, ldy);
+}
+
+}  // namespace veloxquant::kernels
+#endif  // HWY_ONCE
