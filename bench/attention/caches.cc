@@ -67,7 +67,8 @@ MethodSpec method_of(const Candidate& candidate) {
   return {.text = candidate.codec, .def = &*local, .options = Options(general_options())};
 }
 
-// One copy is encoded, the others take over its bytes.
+// One copy is encoded, the others take over its bytes: blocks then lie stream by stream, as after loading a state.
+// Copies that were filled by appends, with the blocks of all streams mixed, took the same times.
 StoredAttention::StoredAttention(const Workload& workload, const Candidate& candidate, int tokens, int queries,
                                  size_t rotating_bytes)
     : output_(static_cast<size_t>(queries) * kQHeads * static_cast<size_t>(workload.dim)) {
