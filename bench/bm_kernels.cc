@@ -94,7 +94,7 @@ void bm_softmax_step(benchmark::State& state) {
   }
   state.counters["values/s"] = per_second(n);
 }
-BENCHMARK(bm_softmax_step)->ArgName("n")->Arg(64)->Arg(128);
+BENCHMARK(bm_softmax_step)->ArgName("n")->Arg(64)->Arg(128)->Arg(2048);
 
 void bm_f16_to_f32(benchmark::State& state) {
   const int64_t n = state.range(0);

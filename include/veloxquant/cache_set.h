@@ -13,6 +13,8 @@ struct ArenaStats {
   size_t allocated_bytes = 0;  ///< in use
   size_t reserved_bytes = 0;   ///< mapped from the system
   size_t peak_bytes = 0;       ///< most ever in use
+  /// Mapped bytes that stand in 2 MiB pages; 0 too where the system does not tell.
+  size_t large_page_bytes = 0;
 };
 
 class CacheSet {
@@ -32,6 +34,7 @@ class CacheSet {
   size_t nbytes();      ///< sum over layers. Settles
   size_t used_bytes();  ///< sum over layers. Settles
   size_t staging_bytes() const;
+  /// Asks the system about its pages: for reports, not for every token.
   ArenaStats arena() const;
 
  private:

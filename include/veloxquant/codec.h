@@ -35,6 +35,21 @@ struct BlockFormat {
   }
 };
 
+/// Bytes of a storage block and the order of its content: 0 the logical order that encode writes, 1 the tiles that the
+/// fast kernels read (core/tile_layout.h). Equal content needs the same bytes in both.
+struct BlockView {
+  const std::byte* data = nullptr;
+  uint8_t layout = 0;
+  const std::byte* next = nullptr;  ///< the block of this codec that will be read after it, to be fetched meanwhile
+  BlockView(const std::byte* bytes = nullptr, uint8_t order = 0) : data(bytes), layout(order) {}
+};
+
+/// What a codec will be used for. Blocks of a codec that attends in fp32 stay in layout 0.
+struct CodecRole {
+  Side side = Side::key;
+  Arithmetic arithmetic = Arithmetic::two_term;
+};
+
 /// Per-query working sizes in floats; the engine provides the memory.
 struct CodecFloats {
   int query = 0;  ///< of a prepared query row
@@ -53,19 +68,25 @@ class Codec {
   /// The method's byte formula for `rows` rows (whole units).
   size_t bytes(int rows) const { return static_cast<size_t>(rows / format().unit_rows) * format().unit_bytes(); }
 
-  /// Encodes whole units from unit `unit` of the block on. Equal rows give equal bytes on every instruction set.
+  /// Encodes whole units from unit `unit` of the block, in layout 0, on. Equal rows give equal bytes on every
+  /// instruction set.
   virtual void encode(const RowsView& rows, std::byte* block, int unit) const = 0;
+  /// Brings a full block from layout 0 to layout 1 in place. False, and nothing done, where this codec or this content
+  /// has no layout 1.
+  virtual bool seal(std::byte*) const { return false; }
+  /// Brings it back.
+  virtual void unseal(std::byte*) const {}
   /// Rows [range) of the block as they arrived, up to the codec's error: out[row - range.begin][dim].
-  virtual void decode(const std::byte* block, Range range, float* out, int64_t ld) const = 0;
+  virtual void decode(BlockView block, Range range, float* out, int64_t ld) const = 0;
 
   /// q[n][dim] -> prep[n][floats().query], once per call: rotations fold into the query here.
   virtual void prepare_query(const float* q, int n, float* prep) const = 0;
   /// logit[n][range.size()] = q . k^ of rows [range), before soft-cap and mask; `ld` strides the n rows.
-  virtual void score(const float* prep, int n, const std::byte* block, Range range, float* logit, int64_t ld,
+  virtual void score(const float* prep, int n, BlockView block, Range range, float* logit, int64_t ld,
                      float* tile) const = 0;
-  /// acc[n][floats().acc] += sum over rows of weight[n][row] * v^; linear in the weights, rows in ascending
-  /// order, so that cutting a range in two changes no bit.
-  virtual void accumulate(const float* weight, int64_t ld, int n, const std::byte* block, Range range, float* acc,
+  /// acc[n][floats().acc] += sum over rows of weight[n][row] * v^; rows in ascending order, so that cutting a range in
+  /// two - at a whole tile of 64 rows in layout 1 - changes no bit.
+  virtual void accumulate(const float* weight, int64_t ld, int n, BlockView block, Range range, float* acc,
                           float* tile) const = 0;
   /// out[n][dim] += what acc stands for, once per call.
   virtual void finish(const float* acc, int n, float* out) const = 0;

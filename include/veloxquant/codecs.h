@@ -13,13 +13,13 @@ std::shared_ptr<const Codec> raw_rows(DType type, int dim);
 
 /// Asymmetric affine code, one (zero, scale) pair per channel over `group` consecutive rows (units of `group` rows):
 /// dim * (packed(group, bits) + 4) bytes a unit. Keys of KIVI (arXiv:2402.02750). bits 1..8.
-std::shared_ptr<const Codec> affine_block(int dim, int bits, int group);
+std::shared_ptr<const Codec> affine_block(int dim, int bits, int group, CodecRole role = {Side::key});
 /// The same code per row, one pair per `group` channels (the last group may be shorter; group > dim: one group):
 /// packed(dim, bits) + 4 * ceil(dim / group) bytes a row. Values of KIVI.
-std::shared_ptr<const Codec> affine_row(int dim, int bits, int group);
+std::shared_ptr<const Codec> affine_row(int dim, int bits, int group, CodecRole role = {Side::value});
 
 /// int8 with one fp16 scale a row: dim + 2 bytes.
-std::shared_ptr<const Codec> int8_row(int dim);
+std::shared_ptr<const Codec> int8_row(int dim, CodecRole role = {Side::value});
 
 /// Which table the second stage of lloyd_row uses.
 enum class Stage2 : uint8_t {
@@ -45,6 +45,7 @@ struct LloydRow {
   uint64_t seed = 0;
   /// Which stream of random numbers the rotation is drawn from: two codecs of one layer must not share one.
   uint32_t stream = 0;
+  CodecRole role = {};
 };
 /// Unit-norm split, rotation, Lloyd-Max codes in one or two streams, one fp16 norm a row (TurboQuant,
 /// arXiv:2504.19874): ceil(dim * bits / 8) bytes a stream + 2 a row. Below dim 64 the tables are those of a coordinate

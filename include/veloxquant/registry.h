@@ -30,8 +30,11 @@ struct Recipe {
 /// What build() of a method gets beside its options.
 struct BuildContext {
   LayerShape shape;
-  DType store;    ///< element type of exact rows
-  uint64_t seed;  ///< config seed + layer
+  DType store;                                   ///< element type of exact rows
+  uint64_t seed;                                 ///< config seed + layer
+  Arithmetic arithmetic = Arithmetic::two_term;  ///< of attention on coded rows
+
+  CodecRole role(Side side) const { return {side, arithmetic}; }
 };
 
 /// One statistic of the original system under its own name, as an expression over the engine's statistics.
@@ -65,7 +68,7 @@ struct MethodDef {
 /// All methods, sorted by name; generated from the files in src/methods.
 std::span<const MethodDef* const> method_table();
 const MethodDef* find_method(std::string_view name);
-/// Options every method has: seed, dtype, capacity.
+/// Options every method has: seed, dtype, capacity, attend_precision.
 const std::vector<OptionSpec>& general_options();
 
 /// A method with its option values, ready to be built for any layer.

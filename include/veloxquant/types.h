@@ -29,6 +29,10 @@ constexpr std::string_view to_string(DType type) {
 /// `automatic`: more than one token is a prefill chunk that ends here, one token is a decode step.
 enum class Phase : uint8_t { automatic, prefill_more, prefill_last, decode };
 
+/// Arithmetic of attention on packed codes: fp32; integers with queries and weights of 15 bits (relative error of an
+/// output about 1e-4), or of 7 bits.
+enum class Arithmetic : uint8_t { float32, two_term, int8 };
+
 /// Half-open range of rows, units or tokens.
 struct Range {
   int begin = 0, end = 0;

@@ -153,6 +153,7 @@ double per_second(double count, double seconds) { return seconds > 0 ? count / s
 void print_stats(Session& session, const Figures& figures) {
   CacheSet& caches = session.caches();
   const size_t resident = caches.nbytes(), used = caches.used_bytes(), process = process_bytes();
+  const ArenaStats arena = caches.arena();
   size_t fp16 = 0;
   for (int i = 0; i < caches.size(); ++i) {
     const CacheStats stats = caches[i].peek();
@@ -165,11 +166,12 @@ void print_stats(Session& session, const Figures& figures) {
              "prompt: {} tokens, {:.1f} tokens/s\n"
              "generated: {} tokens, {:.1f} tokens/s\n"
              "cache: {} tokens, resident {}, used {}, {:.2f}x smaller than fp16\n"
+             "arena: {} mapped, {} of it in 2 MiB pages\n"
              "process: {}\n",
              figures.prompt_tokens, per_second(static_cast<double>(figures.prompt_tokens), figures.prompt_seconds),
              figures.generated_tokens, per_second(figures.steps, figures.step_seconds), session.position(),
              count(resident), count(used), resident ? static_cast<double>(fp16) / static_cast<double>(resident) : 0,
-             count(process));
+             count(arena.reserved_bytes), count(arena.large_page_bytes), count(process));
 }
 
 void generate(const Arguments& args) {

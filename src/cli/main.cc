@@ -7,7 +7,7 @@
 
 #include "cli/app.h"
 #include "io/versions.h"
-#include "kernels/kernels.h"
+#include "kernels/instruction_set.h"
 #include "veloxquant/errors.h"
 #include "veloxquant/options.h"
 
@@ -65,6 +65,7 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 int run(int argc, char** argv) {
+  kernels::obey_environment();
   CLI::App app("Keeps the key/value cache of a language model compressed and computes attention from it.",
                "veloxquant");
   app.set_version_flag("--version", version_text, "Print versions and the instruction set, then exit");
@@ -74,7 +75,8 @@ int run(int argc, char** argv) {
       "  veloxquant generate -m model.gguf -p 'Why do libraries lend books?' --stats\n"
       "  veloxquant compare -m model.gguf --text long.txt -c 2000\n"
       "  veloxquant replay captured/ --methods 'exact,kivi(bits=4)' --seeds 42..61\n"
-      "  veloxquant compare --help");
+      "  veloxquant compare --help\n"
+      "Environment: VELOXQUANT_ISA=avx2 and the like run a lower instruction set than the best one; NO_COLOR.");
   add_methods(app);
   add_replay(app);
   add_generate(app);

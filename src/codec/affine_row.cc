@@ -16,10 +16,15 @@ namespace {
 
 class AffineRow final : public TileCodec {
  public:
-  AffineRow(int dim, int bits, int group)
+  AffineRow(int dim, int bits, int group, CodecRole role)
       : TileCodec("affine" + std::to_string(bits), dim, make_format(dim, bits, group), CodeOrder::rows),
         bits_(bits),
-        group_(group) {}
+        group_(group) {
+    const bool whole = group % kTileRows == 0 || group == 32 || group == dim;
+    if (role.arithmetic == Arithmetic::float32 || role.side != Side::value || !whole) return;
+    if (!TileGrid::exists(Side::value, bits, dim)) return;
+    set_tiles(affine_tiles({Side::value, FieldOrder::affine, bits, dim}, group, role.arithmetic));
+  }
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
     std::vector<uint8_t> codes(static_cast<size_t>(dim()));
@@ -46,18 +51,55 @@ class AffineRow final : public TileCodec {
                            dim(), group_, bits_, tile, ld);
   }
 
+  void get_codes(const std::byte* block, Range rows, uint8_t* codes) const override {
+    for (int r = rows.begin; r < rows.end; ++r, codes += dim()) {
+      unpack_run(block + format().offset(0, r), dim(), bits_, Packing::planes, codes);
+    }
+  }
+  void put_codes(const uint8_t* codes, Range rows, std::byte* block) const override {
+    for (int r = rows.begin; r < rows.end; ++r, codes += dim()) {
+      pack_run(codes, dim(), bits_, Packing::planes, block + format().offset(0, r));
+    }
+  }
+
+  // Runs of 64 rows, one a group: all scales, then all zeros.
+  bool seal_parameters(const std::byte* block, std::byte* sealed) const override {
+    const auto* pairs = reinterpret_cast<const AffineParams*>(block + format().offset(1, 0));
+    auto* out = reinterpret_cast<uint16_t*>(sealed);
+    const int groups = (dim() + group_ - 1) / group_;
+    for (int g = 0; g < groups; ++g) {
+      for (int p = 0; p < kTileRows; ++p, ++out) {
+        const AffineParams& pair = pairs[parameter_order(Side::value, bits_, p) * groups + g];
+        if (is_wide(pair)) return false;
+        out[0] = pair.scale;
+        out[groups * kTileRows] = pair.zero;
+      }
+    }
+    return true;
+  }
+  void unseal_parameters(const std::byte* sealed, std::byte* block) const override {
+    auto* pairs = reinterpret_cast<AffineParams*>(block + format().offset(1, 0));
+    const auto* in = reinterpret_cast<const uint16_t*>(sealed);
+    const int groups = (dim() + group_ - 1) / group_;
+    for (int g = 0; g < groups; ++g) {
+      for (int p = 0; p < kTileRows; ++p, ++in) {
+        pairs[parameter_order(Side::value, bits_, p) * groups + g] = {.zero = in[groups * kTileRows], .scale = in[0]};
+      }
+    }
+  }
+
   int bits_, group_;
 };
 
 }  // namespace
 
-std::shared_ptr<const Codec> affine_row(int dim, int bits, int group) {
+std::shared_ptr<const Codec> affine_row(int dim, int bits, int group, CodecRole role) {
   ArgumentCheck("affine_row")
       .range("dim", dim, 1, kMostDim)
       .range("bits", bits, 1, 8)
       .range("group", group, 1, kMostGroup)
       .done();
-  return std::make_shared<AffineRow>(dim, bits, std::min(group, dim));
+  return std::make_shared<AffineRow>(dim, bits, std::min(group, dim), role);
 }
 
 }  // namespace veloxquant

@@ -48,9 +48,13 @@ CodeLanes rounded_quotients(const FloatLanes& value, float scale) {
 
 class Int8Row final : public TileCodec {
  public:
-  explicit Int8Row(int dim)
+  Int8Row(int dim, CodecRole role)
       : TileCodec("int8", dim, BlockFormat::of(1, {static_cast<size_t>(dim), sizeof(uint16_t), 0, 0}),
-                  CodeOrder::rows) {}
+                  CodeOrder::rows) {
+    if (role.arithmetic == Arithmetic::float32 || !TileGrid::exists(role.side, 8, dim)) return;
+    set_tiles(row_factor_tiles({role.side, FieldOrder::codebook, 8, dim}, {.kind = kernels::TileLevels::Kind::integer},
+                               1, role.arithmetic));
+  }
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
     for (int r = 0; r < rows.rows; ++r) {
@@ -69,13 +73,27 @@ class Int8Row final : public TileCodec {
                          reinterpret_cast<const uint16_t*>(block + format().offset(1, units.begin)), units.size(),
                          dim(), tile, ld);
   }
+
+  void get_codes(const std::byte* block, Range rows, uint8_t* codes) const override {
+    std::memcpy(codes, block + format().offset(0, rows.begin), static_cast<size_t>(rows.size() * dim()));
+  }
+  void put_codes(const uint8_t* codes, Range rows, std::byte* block) const override {
+    std::memcpy(block + format().offset(0, rows.begin), codes, static_cast<size_t>(rows.size() * dim()));
+  }
+  bool seal_parameters(const std::byte* block, std::byte* sealed) const override {
+    std::memcpy(sealed, block + format().offset(1, 0), kTileRows * sizeof(uint16_t));
+    return true;
+  }
+  void unseal_parameters(const std::byte* sealed, std::byte* block) const override {
+    std::memcpy(block + format().offset(1, 0), sealed, kTileRows * sizeof(uint16_t));
+  }
 };
 
 }  // namespace
 
-std::shared_ptr<const Codec> int8_row(int dim) {
+std::shared_ptr<const Codec> int8_row(int dim, CodecRole role) {
   ArgumentCheck("int8_row").range("dim", dim, 1, kMostDim).done();
-  return std::make_shared<Int8Row>(dim);
+  return std::make_shared<Int8Row>(dim, role);
 }
 
 }  // namespace veloxquant

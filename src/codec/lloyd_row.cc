@@ -83,7 +83,16 @@ class LloydRowCodec final : public TileCodec {
         two_stages_(options.stage2 != Stage2::none),
         norm_mode_(options.norm),
         root_dim_(std::sqrt(static_cast<double>(options.dim))),
-        tables_(lloyd_tables(options.dim, options.bits, options.stage2, laplace_scale(options))) {}
+        tables_(lloyd_tables(options.dim, options.bits, options.stage2, laplace_scale(options))) {
+    const int bits = index_bits();
+    const std::vector<int8_t>& integer = tables_->table.integer;
+    if (options.role.arithmetic == Arithmetic::float32 || integer.empty()) return;
+    if (!TileGrid::exists(options.role.side, bits, dim())) return;
+    kernels::TileLevels levels{.kind = kernels::TileLevels::Kind::table};
+    std::copy(integer.begin(), integer.end(), levels.levels);
+    set_tiles(row_factor_tiles({options.role.side, FieldOrder::codebook, bits, dim()}, levels,
+                               static_cast<float>(tables_->table.unit / root_dim_), options.role.arithmetic));
+  }
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
     Work work(static_cast<size_t>(dim()));
@@ -159,6 +168,41 @@ class LloydRowCodec final : public TileCodec {
                              reinterpret_cast<const uint16_t*>(block + format().offset(2, units.begin)),
                              static_cast<float>(1 / root_dim_), units.size(), dim(), bits_, tables_->table.book(), tile,
                              ld);
+  }
+
+  int index_bits() const { return two_stages_ ? 2 * bits_ : bits_; }
+
+  // In layout 1 the two streams of a two-stage code are one index.
+  void get_codes(const std::byte* block, Range rows, uint8_t* codes) const override {
+    std::vector<uint8_t> low(static_cast<size_t>(dim()));
+    for (int r = rows.begin; r < rows.end; ++r, codes += dim()) {
+      unpack_run(block + format().offset(0, r), dim(), bits_, Packing::bit_string, codes);
+      if (!two_stages_) continue;
+      unpack_run(block + format().offset(1, r), dim(), bits_, Packing::bit_string, low.data());
+      for (size_t c = 0; c < low.size(); ++c) codes[c] = static_cast<uint8_t>(codes[c] << bits_ | low[c]);
+    }
+  }
+
+  void put_codes(const uint8_t* codes, Range rows, std::byte* block) const override {
+    std::vector<uint8_t> stream(static_cast<size_t>(dim()));
+    for (int part = 0; part < (two_stages_ ? 2 : 1); ++part) {
+      const int shift = two_stages_ && part == 0 ? bits_ : 0;
+      const uint8_t* row = codes;
+      for (int r = rows.begin; r < rows.end; ++r, row += dim()) {
+        for (size_t c = 0; c < stream.size(); ++c) {
+          stream[c] = static_cast<uint8_t>(row[c] >> shift & ((1 << bits_) - 1));
+        }
+        pack_run(stream.data(), dim(), bits_, Packing::bit_string, block + format().offset(part, r));
+      }
+    }
+  }
+
+  bool seal_parameters(const std::byte* block, std::byte* sealed) const override {
+    std::memcpy(sealed, block + format().offset(2, 0), kTileRows * sizeof(uint16_t));
+    return true;
+  }
+  void unseal_parameters(const std::byte* sealed, std::byte* block) const override {
+    std::memcpy(block + format().offset(2, 0), sealed, kTileRows * sizeof(uint16_t));
   }
 
   int bits_;

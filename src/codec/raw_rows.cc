@@ -1,4 +1,5 @@
-// Exact rows in their element type. Block: [row 0 | row 1 | ..], dim elements a row.
+// Exact rows in their element type. Block: [row 0 | row 1 | ..], dim elements a row. Few queries attend from the rows
+// as they lie; many share an unpacked tile.
 #include "codec/codec_check.h"
 #include "codec/tile_codec.h"
 #include "kernels/kernels.h"
@@ -6,6 +7,10 @@
 
 namespace veloxquant {
 namespace {
+
+/// Up to this many queries converting a row again for every four of them costs less than a tile. The choice must not
+/// depend on the range: the two ways of scoring differ in rounding.
+constexpr int kDirectQueries = 8;
 
 class RawRows final : public TileCodec {
  public:
@@ -20,7 +25,22 @@ class RawRows final : public TileCodec {
     }
   }
 
+  void score(const float* prep, int n, BlockView block, Range range, float* logit, int64_t ld,
+             float* tile) const override {
+    if (n > kDirectQueries) return TileCodec::score(prep, n, block, range, logit, ld, tile);
+    kernels::score_rows(n, range.size(), dim(), prep, dim(), row(block.data, range.begin), type_, dim(),
+                        row(block.next, range.begin), logit, ld);
+  }
+  void accumulate(const float* weight, int64_t ld, int n, BlockView block, Range range, float* acc,
+                  float* tile) const override {
+    if (n > kDirectQueries) return TileCodec::accumulate(weight, ld, n, block, range, acc, tile);
+    kernels::accumulate_rows(n, range.size(), dim(), weight, ld, row(block.data, range.begin), type_, dim(),
+                             row(block.next, range.begin), acc, dim());
+  }
+
  private:
+  const std::byte* row(const std::byte* block, int r) const { return block ? block + format().offset(0, r) : nullptr; }
+
   void unpack(const std::byte* block, Range units, float* tile, int64_t ld) const override {
     for (int u = units.begin; u < units.end; ++u, tile += ld) {
       kernels::to_f32(block + format().offset(0, u), dim(), type_, tile);

@@ -1,9 +1,12 @@
 #include "codec/tile_codec.h"
 
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
+#include "core/check.h"
 #include "kernels/kernels.h"
+#include "kernels/tile_plain.h"
 
 namespace veloxquant {
 namespace {
@@ -14,7 +17,67 @@ constexpr int kDotQueries = 8;
 
 }  // namespace
 
-CodecFloats TileCodec::floats() const { return {dim_, dim_, 2 * format_.capacity_rows() * dim_}; }
+void TileCodec::set_tiles(std::unique_ptr<const TileAttention> tiles) {
+  VQ_CHECK(format_.capacity_rows() % kTileRows == 0);
+  tiles_ = std::move(tiles);
+}
+
+CodecFloats TileCodec::floats() const {
+  CodecFloats floats{dim_, dim_, 2 * format_.capacity_rows() * dim_};
+  if (tiles_) {
+    floats.query += tiles_->query_floats();
+    floats.tile = std::max(floats.tile, tiles_->scratch_floats());
+  }
+  return floats;
+}
+
+// --- layouts -------------------------------------------------------------------------------------
+
+void TileCodec::get_codes(const std::byte*, Range, uint8_t*) const { VQ_CHECK(false); }
+void TileCodec::put_codes(const uint8_t*, Range, std::byte*) const { VQ_CHECK(false); }
+bool TileCodec::seal_parameters(const std::byte*, std::byte*) const { return false; }
+void TileCodec::unseal_parameters(const std::byte*, std::byte*) const { VQ_CHECK(false); }
+
+size_t TileCodec::parameter_bytes() const {
+  const auto tiles = static_cast<size_t>(format_.capacity_rows() / kTileRows);
+  return format_.block_bytes() - tiles * tiles_->grid().bytes();
+}
+
+bool TileCodec::seal(std::byte* block) const {
+  if (!tiles_) return false;
+  std::vector<std::byte> sealed(format_.block_bytes());
+  if (!seal_parameters(block, sealed.data())) return false;
+  std::vector<uint8_t> codes(static_cast<size_t>(kTileRows) * static_cast<size_t>(dim_));
+  std::byte* tile = sealed.data() + parameter_bytes();
+  for (int row = 0; row < format_.capacity_rows(); row += kTileRows, tile += tiles_->grid().bytes()) {
+    get_codes(block, {row, row + kTileRows}, codes.data());
+    kernels::tile_kernels().pack(tiles_->grid(), codes.data(), dim_, false, tile);
+  }
+  std::memcpy(block, sealed.data(), sealed.size());
+  return true;
+}
+
+void TileCodec::unseal(std::byte* block) const {
+  const std::vector<std::byte> sealed(block, block + format_.block_bytes());
+  std::fill_n(block, sealed.size(), std::byte{0});
+  unseal_parameters(sealed.data(), block);
+  std::vector<uint8_t> codes(static_cast<size_t>(kTileRows) * static_cast<size_t>(dim_));
+  const std::byte* tile = sealed.data() + parameter_bytes();
+  for (int row = 0; row < format_.capacity_rows(); row += kTileRows, tile += tiles_->grid().bytes()) {
+    kernels::plain::unpack(tiles_->grid(), tile, codes.data(), dim_);
+    put_codes(codes.data(), {row, row + kTileRows}, block);
+  }
+}
+
+const std::byte* TileCodec::plain(BlockView block) const {
+  if (block.layout == 0) return block.data;
+  thread_local std::vector<std::byte> copy;
+  copy.assign(block.data, block.data + format_.block_bytes());
+  unseal(copy.data());
+  return copy.data();
+}
+
+// --- tiles of fp32 -------------------------------------------------------------------------------
 
 TileCodec::ChannelTile TileCodec::channels(const std::byte* block, Range range, float* tile) const {
   const int unit_rows = format_.unit_rows;
@@ -39,39 +102,70 @@ void TileCodec::rows(const std::byte* block, Range range, float* out, int64_t ld
   }
 }
 
-void TileCodec::decode(const std::byte* block, Range range, float* out, int64_t ld) const {
+void TileCodec::decode(BlockView block, Range range, float* out, int64_t ld) const {
   if (range.empty()) return;
   std::vector<float> tile(order_ == CodeOrder::channels ? static_cast<size_t>(floats().tile) : 0);
-  rows(block, range, out, ld, tile.data());
+  rows(plain(block), range, out, ld, tile.data());
   if (map_) map_->inverse(range.size(), out, ld, out, ld);
 }
 
 void TileCodec::prepare_query(const float* q, int n, float* prep) const {
-  if (map_) {
-    map_->forward(n, q, dim_, prep, dim_);
-  } else {
-    std::copy_n(q, int64_t{n} * dim_, prep);
+  const int64_t stride = floats().query;
+  for (int i = 0; i < n; ++i, q += dim_, prep += stride) {
+    if (map_) {
+      map_->forward(1, q, dim_, prep, dim_);
+    } else {
+      std::copy_n(q, dim_, prep);
+    }
+    if (tiles_) tiles_->prepare(prep, prep + dim_);
   }
 }
 
-void TileCodec::score(const float* prep, int n, const std::byte* block, Range range, float* logit, int64_t ld,
+// visit(tile, rows inside the tile, first of these rows counted from range.begin) for every tile that meets `range`.
+template <class Visit>
+void TileCodec::for_each_tile(const std::byte* block, Range range, Visit&& visit) const {
+  const std::byte* codes = block + parameter_bytes();
+  for (int row = range.begin; row < range.end;) {
+    const int index = row / kTileRows, first = index * kTileRows;
+    const int until = std::min(range.end, first + kTileRows);
+    visit(SealedTile{block, codes + static_cast<size_t>(index) * tiles_->grid().bytes(), index},
+          Range{row - first, until - first}, row - range.begin);
+    row = until;
+  }
+}
+
+void TileCodec::score(const float* prep, int n, BlockView block, Range range, float* logit, int64_t ld,
                       float* tile) const {
   if (range.empty()) return;
-  if (order_ == CodeOrder::rows && n <= kDotQueries) {
-    rows(block, range, tile, dim_, nullptr);
-    kernels::dot_rows(n, range.size(), dim_, prep, dim_, tile, dim_, logit, ld);
+  const int64_t stride = floats().query;
+  if (tiled(block, Side::key)) {
+    for_each_tile(block.data, range, [&](const SealedTile& sealed, Range rows, int at) {
+      tiles_->score(prep, stride, n, sealed, rows, logit + at, ld, tile);
+    });
     return;
   }
-  const ChannelTile turned = channels(block, range, tile);
+  const std::byte* data = plain(block);
+  if (order_ == CodeOrder::rows && n <= kDotQueries) {
+    rows(data, range, tile, dim_, nullptr);
+    kernels::dot_rows(n, range.size(), dim_, prep, stride, tile, dim_, logit, ld);
+    return;
+  }
+  const ChannelTile turned = channels(data, range, tile);
   for (int i = 0; i < n; ++i) std::fill_n(logit + i * ld, range.size(), 0.0f);
-  kernels::multiply_accumulate(n, range.size(), dim_, prep, dim_, 1, turned.first, turned.ld, logit, ld);
+  kernels::multiply_accumulate(n, range.size(), dim_, prep, stride, 1, turned.first, turned.ld, logit, ld);
 }
 
-void TileCodec::accumulate(const float* weight, int64_t ld, int n, const std::byte* block, Range range, float* acc,
+void TileCodec::accumulate(const float* weight, int64_t ld, int n, BlockView block, Range range, float* acc,
                            float* tile) const {
   if (range.empty()) return;
+  if (tiled(block, Side::value)) {
+    for_each_tile(block.data, range, [&](const SealedTile& sealed, Range rows, int at) {
+      tiles_->accumulate(weight + at, ld, n, sealed, rows, acc, tile);
+    });
+    return;
+  }
   float* by_row = tile + int64_t{format_.capacity_rows()} * dim_;
-  rows(block, range, by_row, dim_, tile);
+  rows(plain(block), range, by_row, dim_, tile);
   kernels::multiply_accumulate(n, dim_, range.size(), weight, ld, 1, by_row, dim_, acc, dim_);
 }
 

@@ -1,11 +1,14 @@
-// What all codecs of this folder share: rows are unpacked into a tile of fp32 in the codec's own frame (rotated, for a
-// codec with a map), and attention runs on the tile. A codec supplies encode(), unpack() and, if it has one, the map.
+// What all codecs of this folder share. In layout 0 rows are unpacked into a tile of fp32 in the codec's own frame
+// (rotated, for a codec with a map), and attention runs on the tile. In layout 1 attention runs on the codes themselves
+// (tile_attention.h). A codec supplies encode(), unpack() and, if it has one, the map; for layout 1 its TileAttention
+// and how its codes and parameters move between the layouts.
 #pragma once
 
 #include <memory>
 #include <string>
 
 #include "codec/map/orthogonal_map.h"
+#include "codec/tile_attention.h"
 #include "core/layout.h"
 #include "veloxquant/codec.h"
 
@@ -18,12 +21,14 @@ class TileCodec : public Codec {
   const BlockFormat& format() const final { return format_; }
   CodecFloats floats() const final;
 
-  void decode(const std::byte* block, Range range, float* out, int64_t ld) const final;
+  bool seal(std::byte* block) const final;
+  void unseal(std::byte* block) const final;
+  void decode(BlockView block, Range range, float* out, int64_t ld) const final;
   void prepare_query(const float* q, int n, float* prep) const final;
-  void score(const float* prep, int n, const std::byte* block, Range range, float* logit, int64_t ld,
-             float* tile) const final;
-  void accumulate(const float* weight, int64_t ld, int n, const std::byte* block, Range range, float* acc,
-                  float* tile) const final;
+  void score(const float* prep, int n, BlockView block, Range range, float* logit, int64_t ld,
+             float* tile) const override;
+  void accumulate(const float* weight, int64_t ld, int n, BlockView block, Range range, float* acc,
+                  float* tile) const override;
   void finish(const float* acc, int n, float* out) const final;
 
  protected:
@@ -31,8 +36,18 @@ class TileCodec : public Codec {
             std::shared_ptr<const OrthogonalMap> map = nullptr)
       : name_(std::move(name)), dim_(dim), format_(format), order_(order), map_(std::move(map)) {}
 
-  /// Units [units) into tile[row][channel] or, in channel order, tile[channel][row]; rows count from the first unit.
+  /// Gives the codec a layout 1. Blocks must be whole tiles.
+  void set_tiles(std::unique_ptr<const TileAttention> tiles);
+
+  /// Units [units) of a block in layout 0 into tile[row][channel] or, in channel order, tile[channel][row]; rows count
+  /// from the first unit.
   virtual void unpack(const std::byte* block, Range units, float* tile, int64_t ld) const = 0;
+  /// Codes of rows [rows) of a block in layout 0, codes[row - rows.begin][dim], and their way back.
+  virtual void get_codes(const std::byte* block, Range rows, uint8_t* codes) const;
+  virtual void put_codes(const uint8_t* codes, Range rows, std::byte* block) const;
+  /// Parameters of a whole block between the layouts. False: these stay in layout 0.
+  virtual bool seal_parameters(const std::byte* block, std::byte* sealed) const;
+  virtual void unseal_parameters(const std::byte* sealed, std::byte* block) const;
 
   const OrthogonalMap* map() const { return map_.get(); }
 
@@ -45,12 +60,19 @@ class TileCodec : public Codec {
   ChannelTile channels(const std::byte* block, Range range, float* tile) const;
   /// Rows [range) in row order, at out[row - range.begin]; `tile` has room for one block in channel order.
   void rows(const std::byte* block, Range range, float* out, int64_t ld, float* tile) const;
+  template <class Visit>
+  void for_each_tile(const std::byte* block, Range range, Visit&& visit) const;
+  /// The block in layout 0: itself, or a copy that lives until the thread's next call.
+  const std::byte* plain(BlockView block) const;
+  size_t parameter_bytes() const;
+  bool tiled(BlockView block, Side side) const { return block.layout == 1 && tiles_->grid().side == side; }
 
   std::string name_;
   int dim_;
   BlockFormat format_;
   CodeOrder order_;
   std::shared_ptr<const OrthogonalMap> map_;
+  std::unique_ptr<const TileAttention> tiles_;
 };
 
 }  // namespace veloxquant

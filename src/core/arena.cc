@@ -3,7 +3,11 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <fstream>
 #include <new>
+#include <string>
 
 #include "core/check.h"
 
@@ -11,7 +15,6 @@ namespace veloxquant {
 namespace {
 
 constexpr size_t kSmallChunk = size_t{64} << 10;
-constexpr size_t kPage = size_t{2} << 20;
 
 std::byte* map(size_t bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -27,6 +30,8 @@ std::byte* map_aligned(size_t bytes, size_t alignment) {
   if (alignment != skip) munmap(p + skip + bytes, alignment - skip);
   return p + skip;
 }
+
+size_t round_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 }  // namespace
 
@@ -64,21 +69,50 @@ void Arena::release(std::byte* slice, size_t bytes) noexcept {
 }
 
 ArenaStats Arena::stats() const {
-  const std::lock_guard lock(mutex_);
-  return stats_;
+  ArenaStats stats;
+  std::vector<Chunk> large;
+  {
+    const std::lock_guard lock(mutex_);
+    stats = stats_;
+    std::copy_if(chunks_.begin(), chunks_.end(), std::back_inserter(large),
+                 [](const Chunk& chunk) { return chunk.large(); });
+  }
+  if (!large.empty()) stats.large_page_bytes = large_page_bytes(large);
+  return stats;
+}
+
+// /proc/self/smaps has a head line for each mapping ("7f00-7fff rw-p .."), then lines of numbers ("AnonHugePages: 4
+// kB"). The system joins neighbouring mappings: of one that is not the arena's alone, as much counts as may be the
+// arena's.
+size_t Arena::large_page_bytes(std::span<const Chunk> chunks) {
+  std::ifstream smaps("/proc/self/smaps");
+  size_t total = 0, ours = 0;
+  for (std::string line; std::getline(smaps, line);) {
+    uintptr_t begin, end;
+    size_t kib;
+    if (std::sscanf(line.c_str(), "%" SCNxPTR "-%" SCNxPTR " ", &begin, &end) == 2) {
+      ours = 0;
+      for (const Chunk& chunk : chunks) {
+        const auto from = reinterpret_cast<uintptr_t>(chunk.data), to = from + chunk.bytes;
+        if (from < end && begin < to) ours += std::min(end, to) - std::max(begin, from);
+      }
+    } else if (ours > 0 && std::sscanf(line.c_str(), "AnonHugePages: %zu kB", &kib) == 1) {
+      total += std::min(kib << 10, ours);
+    }
+  }
+  return total;
 }
 
 // The rest of the chunk before is lost to new slices; it is less than one slice of a chunk of many.
 void Arena::add_chunk(size_t at_least) {
-  size_t bytes = std::clamp(stats_.reserved_bytes, kSmallChunk, kPage);
-  if (bytes < at_least || stats_.reserved_bytes >= kPage)
-    bytes = std::max(bytes, (at_least + kPage - 1) / kPage * kPage);
-  const bool large = bytes % kPage == 0;
+  // Chunks double what there is until a large page is no more than that.
+  size_t bytes = std::max(std::max(stats_.reserved_bytes, kSmallChunk), round_up(at_least, kSmallChunk));
+  if (bytes >= kPage) bytes = round_up(at_least, kPage);
   chunks_.reserve(chunks_.size() + 1);
-  std::byte* data = large ? map_aligned(bytes, kPage) : map(bytes);
-  if (large) madvise(data, bytes, MADV_HUGEPAGE);
-  chunks_.push_back({data, bytes});
-  next_ = data;
+  const Chunk chunk{bytes >= kPage ? map_aligned(bytes, kPage) : map(bytes), bytes};
+  if (chunk.large()) madvise(chunk.data, bytes, MADV_HUGEPAGE);
+  chunks_.push_back(chunk);
+  next_ = chunk.data;
   left_ = bytes;
   stats_.reserved_bytes += bytes;
 }

@@ -38,6 +38,15 @@ struct Attention::Tile {
   float* codec_tile;
 };
 
+// Rows of one block that one codec call attends to.
+struct Attention::Segment {
+  const Codec* codec = nullptr;
+  BlockView block;
+  Range in_block;
+  int row = 0;  // of the stream, the first of them
+  bool coded = false;
+};
+
 Attention::Attention(const KVCache::Layer& layer, const AttendIn& in, const AttendOut& out)
     : layer_(layer), shape_(layer.shape()), in_(in), out_(out) {
   group_ = shape_.q_heads / shape_.kv_heads;
@@ -177,28 +186,35 @@ void Attention::gather(Tile& tile) const {
   std::fill_n(tile.acc_exact, queries * static_cast<size_t>(shape_.dim_v), 0.0f);
 }
 
-// visit(codec, block bytes, rows inside the block, first row of the stream, coded) over the rows of one side,
-// ascending: coded blocks, exact tail, the call's own rows.
+// visit(segment) over the rows of one side, ascending: coded blocks, exact tail, the call's own rows.
 template <class Visit>
 void Attention::for_each_segment(const Tile& tile, Side side, Range rows, Visit&& visit) const {
+  Segment waiting;  // until the one after it is known
+  const auto pass = [&](const Segment& segment) {
+    if (segment.codec == waiting.codec) waiting.block.next = segment.block.data;
+    if (waiting.codec) visit(waiting);
+    waiting = segment;
+  };
   const Sequence& sequence = layer_.sequences_[static_cast<size_t>(tile.batch_row)];
   const StreamSide& stream = sequence.side(tile.head, side);
-  stream.coded.for_each(rows, [&](const std::byte* data, Range in_block, int row) {
-    visit(layer_.coded(side), data, in_block, row, true);
+  stream.coded.for_each(rows, [&](BlockView block, Range in_block, int row) {
+    pass({&layer_.coded(side), block, in_block, row, true});
   });
-  stream.exact.for_each(rows, [&](const std::byte* data, Range in_block, int row) {
-    visit(layer_.exact(side), data, in_block, row, false);
+  stream.exact.for_each(rows, [&](BlockView block, Range in_block, int row) {
+    pass({&layer_.exact(side), block, in_block, row, false});
   });
-  if (rows.end <= sequence.rows) return;
-  const RowsView staged = layer_.staged_rows(side, tile.batch_row, tile.head);
-  const Codec& codec = layer_.staged(side);
-  const int capacity = codec.format().capacity_rows();
-  for (int row = std::max(rows.begin, sequence.rows); row < rows.end;) {
-    const int count = std::min(capacity, rows.end - row);
-    const float* data = staged.x + int64_t{row - sequence.rows} * staged.ld;
-    visit(codec, reinterpret_cast<const std::byte*>(data), Range{0, count}, row, false);
-    row += count;
+  if (rows.end > sequence.rows) {
+    const RowsView staged = layer_.staged_rows(side, tile.batch_row, tile.head);
+    const Codec& codec = layer_.staged(side);
+    const int capacity = codec.format().capacity_rows();
+    for (int row = std::max(rows.begin, sequence.rows); row < rows.end;) {
+      const int count = std::min(capacity, rows.end - row);
+      const float* data = staged.x + int64_t{row - sequence.rows} * staged.ld;
+      pass({&codec, reinterpret_cast<const std::byte*>(data), Range{0, count}, row, false});
+      row += count;
+    }
   }
+  pass({});
 }
 
 void Attention::process_span(Tile& tile, Range rows) const {
@@ -208,11 +224,10 @@ void Attention::process_span(Tile& tile, Range rows) const {
 }
 
 void Attention::score(Tile& tile, Range rows) const {
-  for_each_segment(tile, Side::key, rows,
-                   [&](const Codec& codec, const std::byte* data, Range in_block, int row, bool coded) {
-                     codec.score(coded ? tile.prepared : tile.q, tile.queries, data, in_block,
-                                 tile.logits + (row - rows.begin), kSpanRows, tile.codec_tile);
-                   });
+  for_each_segment(tile, Side::key, rows, [&](const Segment& s) {
+    s.codec->score(s.coded ? tile.prepared : tile.q, tile.queries, s.block, s.in_block,
+                   tile.logits + (s.row - rows.begin), kSpanRows, tile.codec_tile);
+  });
 }
 
 void Attention::mask_and_softmax(Tile& tile, Range rows) const {
@@ -227,13 +242,9 @@ void Attention::mask_and_softmax(Tile& tile, Range rows) const {
     const int n = end - begin;
     if (in_.softcap != 0) kernels::softcap(seen, n, in_.softcap);
     if (!in_.alibi.empty()) {
-      const float slope = in_.alibi[static_cast<size_t>(q_head)];
-      for (int r = 0; r < n; ++r) seen[r] -= slope * static_cast<float>(at - begin - r);
+      kernels::subtract_distances(seen, n, in_.alibi[static_cast<size_t>(q_head)], at - begin);
     }
-    if (in_.bias) {
-      const float* bias = in_.bias + token * in_.bias_ld + begin;
-      for (int r = 0; r < n; ++r) seen[r] += bias[r];
-    }
+    if (in_.bias) kernels::add(seen, n, in_.bias + token * in_.bias_ld + begin);
     std::fill(logits, seen, 0.0f);
     std::fill(seen + n, logits + rows.size(), 0.0f);
     const float old = tile.max[i];
@@ -249,11 +260,10 @@ void Attention::mask_and_softmax(Tile& tile, Range rows) const {
 }
 
 void Attention::accumulate(Tile& tile, Range rows) const {
-  for_each_segment(tile, Side::value, rows,
-                   [&](const Codec& codec, const std::byte* data, Range in_block, int row, bool coded) {
-                     codec.accumulate(tile.logits + (row - rows.begin), kSpanRows, tile.queries, data, in_block,
-                                      coded ? tile.acc_coded : tile.acc_exact, tile.codec_tile);
-                   });
+  for_each_segment(tile, Side::value, rows, [&](const Segment& s) {
+    s.codec->accumulate(tile.logits + (s.row - rows.begin), kSpanRows, tile.queries, s.block, s.in_block,
+                        s.coded ? tile.acc_coded : tile.acc_exact, tile.codec_tile);
+  });
 }
 
 // Splits in ascending order of rows, each brought to the common maximum.
@@ -277,8 +287,8 @@ void Attention::merge(Tile& tile, const float* partials) const {
       tile.sum[i] += factor * part[queries + i];
       const float* part_coded = part + 2 * queries + i * acc;
       const float* part_exact = part + 2 * queries + queries * acc + i * dim_v;
-      for (size_t c = 0; c < acc; ++c) coded[c] += factor * part_coded[c];
-      for (size_t c = 0; c < dim_v; ++c) exact[c] += factor * part_exact[c];
+      kernels::multiply_accumulate(1, value_.acc, 1, &factor, 1, 1, part_coded, value_.acc, coded, value_.acc);
+      kernels::multiply_accumulate(1, shape_.dim_v, 1, &factor, 1, 1, part_exact, shape_.dim_v, exact, shape_.dim_v);
     }
   }
 }
@@ -307,15 +317,15 @@ namespace {
 
 // Padding is never computed with, so it may hold anything.
 void check_finite(const Tensor& q, std::span<const Range> valid, int layer) {
-  std::vector<float> row(q.dtype == DType::f32 ? 0 : static_cast<size_t>(q.dim));
+  float* row = q.dtype == DType::f32 ? nullptr : Scratch::floats(static_cast<size_t>(q.dim));
   for (int b = 0; b < q.batch; ++b) {
     const Range tokens = valid.empty() ? Range{0, q.tokens} : valid[static_cast<size_t>(b)];
     for (int t = tokens.begin; t < tokens.end; ++t) {
       for (int h = 0; h < q.heads; ++h) {
         const int64_t at = b * q.stride_batch + t * q.stride_token + h * q.stride_head;
         const auto* data = static_cast<const std::byte*>(q.data) + at * static_cast<int64_t>(size_of(q.dtype));
-        if (q.dtype != DType::f32) kernels::to_f32(data, q.dim, q.dtype, row.data());
-        if (kernels::all_finite(row.empty() ? reinterpret_cast<const float*>(data) : row.data(), q.dim)) continue;
+        if (row) kernels::to_f32(data, q.dim, q.dtype, row);
+        if (kernels::all_finite(row ? row : reinterpret_cast<const float*>(data), q.dim)) continue;
         throw ValueError(
             fmt::format("layer {}: query of batch row {}, token {}, head {} is not finite", layer, b, t, h));
       }

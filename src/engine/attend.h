@@ -25,7 +25,8 @@ class Attention {
 
  private:
   int streams() const { return layer_.batch() * shape_.kv_heads; }
-  struct Tile;  // the queries of one task and their running softmax
+  struct Tile;     // the queries of one task and their running softmax
+  struct Segment;  // rows of one block
 
   Range visible(int batch_row, Range tokens) const;
   Range valid(int batch_row) const;

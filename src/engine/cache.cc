@@ -7,6 +7,7 @@
 
 #include "core/check.h"
 #include "engine/layer.h"
+#include "kernels/instruction_set.h"
 #include "veloxquant/codecs.h"
 #include "veloxquant/errors.h"
 
@@ -19,6 +20,11 @@ DType store_type(const MethodSpec& method, DType input) {
     return name == "f16" ? DType::f16 : name == "bf16" ? DType::bf16 : DType::f32;
   }
   return input == DType::f32 ? DType::f16 : input;
+}
+
+Arithmetic arithmetic(const MethodSpec& method) {
+  const std::string& name = method.options.choice("attend_precision");
+  return name == "float" ? Arithmetic::float32 : name == "fast" ? Arithmetic::int8 : Arithmetic::two_term;
 }
 
 // The engine hands a codec whole units only: a placement that would seal parts of one cannot carry it.
@@ -41,10 +47,11 @@ void check_composition(const Recipe& recipe, int layer) {
 
 KVCache::Layer::Layer(const MethodSpec& method, const LayerShape& shape, std::shared_ptr<Arena> arena)
     : method_(method), shape_(shape), store_(store_type(method_, shape.input)), arena_(std::move(arena)) {
+  kernels::obey_environment();
   check_method(method_, shape_);
   capacity_ = method_.options.has_value("capacity") ? method_.options.integer("capacity") : 0;
   const auto seed = static_cast<uint64_t>(method_.options.integer64("seed")) + static_cast<uint64_t>(shape_.layer);
-  recipe_ = method_.def->build(method_.options, {shape_, store_, seed});
+  recipe_ = method_.def->build(method_.options, {shape_, store_, seed, arithmetic(method_)});
   check_composition(recipe_, shape_.layer);
   for (Side side : kSides) {
     exact_[static_cast<size_t>(side)] = raw_rows(store_, dim(side));

@@ -1,9 +1,10 @@
-// The packed store as bytes: what is in memory, block by block, with the counts that say where it stands.
+// The packed store as bytes: what is in memory, block by block in logical order, with the counts that say where it
+// stands.
 //
 //   "VQSTATE\0" | u32 version | u64 XXH64 of the rest | u32 length + signature | u32 batch rows
 //   per batch row: u32 seq | i32 start | i32 rows
 //     per kv head, key then value: i32 coded rows | coded blocks | exact blocks
-//   a block: its parts, cut to the units in use
+//   a block: its parts, cut to the units in use, in layout 0
 //
 // Row counts say how many blocks there are; nothing depends on the capacity or on unused bytes, so equal content gives
 // equal bytes. The signature names method, options, element type and shape; another one is refused.
@@ -75,7 +76,14 @@ void for_each_part(const BlockFormat& format, Range in_block, Visit&& visit) {
 
 void put_rows(Writer& writer, const BlockList& list) {
   const BlockFormat& format = list.codec().format();
-  list.for_each({list.begin(), list.end()}, [&](const std::byte* data, Range in_block, int) {
+  std::vector<std::byte> copy;
+  list.for_each({list.begin(), list.end()}, [&](BlockView block, Range in_block, int) {
+    const std::byte* data = block.data;
+    if (block.layout != 0) {
+      copy.assign(data, data + format.block_bytes());
+      list.codec().unseal(copy.data());
+      data = copy.data();
+    }
     for_each_part(format, in_block, [&](size_t offset, size_t bytes) { writer.put_bytes(data + offset, bytes); });
   });
 }
@@ -94,7 +102,8 @@ std::string KVCache::Layer::signature() const {
   std::string text = fmt::format("{} kv_heads={} dim_k={} dim_v={} store={} layer={}", method_.def->name,
                                  shape_.kv_heads, shape_.dim_k, shape_.dim_v, to_string(store_), shape_.layer);
   for (const OptionSpec& option : method_.options.specs()) {
-    if (option.name != "dtype" && option.name != "capacity") {  // the store type is above, the capacity changes no byte
+    // The store type is above; capacity and arithmetic change no byte.
+    if (option.name != "dtype" && option.name != "capacity" && option.name != "attend_precision") {
       text += fmt::format(" {}={}", option.name, to_string(method_.options.value(option.name)));
     }
   }

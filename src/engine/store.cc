@@ -15,6 +15,7 @@ BlockRef BlockRef::allocate(Arena& arena, size_t bytes) {
   node->arena = &arena;
   node->lines = static_cast<uint32_t>(lines);
   node->references.store(1, std::memory_order_relaxed);
+  node->layout = 0;
   BlockRef block;
   block.node_ = node.release();
   return block;
@@ -30,6 +31,7 @@ std::byte* BlockRef::writable() {
   if (node_->references.load(std::memory_order_acquire) != 1) {
     BlockRef own = allocate(*node_->arena, node_->bytes());
     std::memcpy(own.node_->data, node_->data, node_->bytes());
+    own.node_->layout = node_->layout;
     std::swap(node_, own.node_);
   }
   return node_->data;
@@ -53,10 +55,22 @@ void BlockList::append(const RowsView& rows) {
       blocks_.push_back(BlockRef::allocate(*arena_, format.block_bytes()));
     }
     const int count = std::min(capacity - at, rows.rows - done);
-    codec_->encode({rows.x + done * rows.ld, rows.ld, count, rows.dim}, block(index).writable(), at / format.unit_rows);
+    codec_->encode({rows.x + done * rows.ld, rows.ld, count, rows.dim}, open(block(index)), at / format.unit_rows);
+    seal_if_full(block(index), at + count);
     end_ += count;
     done += count;
   }
+}
+
+std::byte* BlockList::open(BlockRef& block) const {
+  std::byte* data = block.writable();
+  if (block.view().layout != 0) codec_->unseal(data);
+  block.set_layout(0);
+  return data;
+}
+
+void BlockList::seal_if_full(BlockRef& block, int rows) const {
+  if (rows == codec_->format().capacity_rows() && codec_->seal(block.writable())) block.set_layout(1);
 }
 
 void BlockList::truncate(int end) {
@@ -67,6 +81,7 @@ void BlockList::truncate(int end) {
   const int blocks = end == begin_ ? 0 : (end + capacity - 1) / capacity - first_block_;
   blocks_.resize(static_cast<size_t>(blocks));
   if (blocks == 0) first_block_ = end / capacity;
+  if (blocks > 0 && end % capacity != 0) open(blocks_.back());  // as if it had never been full
 }
 
 void BlockList::drop_front(int begin) {
@@ -80,8 +95,8 @@ void BlockList::drop_front(int begin) {
 }
 
 void BlockList::decode(Range range, float* out, int64_t ld) const {
-  for_each(range, [&](const std::byte* data, Range in_block, int row) {
-    codec_->decode(data, in_block, out + (row - range.begin) * ld, ld);
+  for_each(range, [&](BlockView block, Range in_block, int row) {
+    codec_->decode(block, in_block, out + (row - range.begin) * ld, ld);
   });
 }
 

@@ -29,9 +29,11 @@ class BlockRef {
   }
   ~BlockRef();
 
-  const std::byte* data() const { return node_->data; }
+  BlockView view() const { return {node_->data, node_->layout}; }
   /// The bytes to write to; copied first when another reference shares them.
   std::byte* writable();
+  /// Of the block's content; whoever sets it has made the block writable.
+  void set_layout(uint8_t layout) { node_->layout = layout; }
   /// Identity and resident bytes, for counting every block once.
   const void* id() const { return node_; }
   size_t resident_bytes() const { return node_->bytes() + sizeof(Node); }
@@ -42,6 +44,7 @@ class BlockRef {
     Arena* arena;
     uint32_t lines;  // of Arena::kAlignment bytes: 4 bytes reach far enough
     std::atomic<uint32_t> references;
+    uint8_t layout;
     size_t bytes() const { return size_t{lines} * Arena::kAlignment; }
   };
   Node* node_ = nullptr;
@@ -68,7 +71,7 @@ class BlockList {
   /// Rows [range) decoded: out[row - range.begin][dim].
   void decode(Range range, float* out, int64_t ld) const;
 
-  /// visit(block bytes, rows inside the block, first of these rows in the stream) for every block that meets `range`.
+  /// visit(block, rows inside the block, first of these rows in the stream) for every block that meets `range`.
   template <class Visit>
   void for_each(Range range, Visit&& visit) const {
     const int capacity = codec_->format().capacity_rows();
@@ -77,13 +80,14 @@ class BlockList {
     while (row < stop) {
       const int first = row / capacity * capacity;
       const int until = std::min(stop, first + capacity);
-      visit(block(row / capacity).data(), Range{row - first, until - first}, row);
+      visit(block(row / capacity).view(), Range{row - first, until - first}, row);
       row = until;
     }
   }
 
   void count_bytes(std::unordered_set<const void*>& seen, size_t& bytes) const;
-  /// Replaces the content by rows whose bytes fill(block bytes, rows inside the block) writes, block after block.
+  /// Replaces the content by rows whose bytes fill(block bytes in layout 0, rows inside the block) writes, block after
+  /// block.
   template <class Fill>
   void restore(Range rows, Fill&& fill) {
     restart(rows.begin);
@@ -94,10 +98,15 @@ class BlockList {
       blocks_.push_back(BlockRef::allocate(*arena_, format.block_bytes()));
       fill(blocks_.back().writable(), Range{row - first, until - first});
       end_ = row = until;
+      seal_if_full(blocks_.back(), until - first);
     }
   }
 
  private:
+  /// Bytes to write rows to: in layout 0.
+  std::byte* open(BlockRef& block) const;
+  /// A block that holds all its rows is reordered once.
+  void seal_if_full(BlockRef& block, int rows) const;
   const BlockRef& block(int index) const { return blocks_[static_cast<size_t>(index - first_block_)]; }
   BlockRef& block(int index) { return blocks_[static_cast<size_t>(index - first_block_)]; }
 

@@ -3,20 +3,16 @@
 // of them are in kernels/reference.h, which the parity tests compare with.
 //
 // Within one instruction set the bits of a result depend on the inputs alone, never on how a range was cut into calls:
-// every sum runs over its index in ascending order in one chain per element (multiply_accumulate) or per call
-// (dot_rows, one row each).
+// every sum runs over its index in ascending order in one chain per element (multiply_accumulate, accumulate_rows) or
+// is the same tree for every row (score_rows, dot_rows).
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 
 #include "veloxquant/types.h"
 
 namespace veloxquant::kernels {
-
-/// Name of the instruction set that runs, e.g. "AVX3_DL".
-std::string_view instruction_set();
 
 /// c[m][n] += sum over k ascending of a[m * a_row + k * a_col] * b[k * ldb + n]. n runs along vector lanes.
 void multiply_accumulate(int m, int n, int k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb,
@@ -24,6 +20,14 @@ void multiply_accumulate(int m, int n, int k, const float* a, int64_t a_row, int
 /// logit[i][r] = sum over c of q[i * ldq + c] * x[r * ldx + c] for i < n, r < rows: for few queries.
 void dot_rows(int n, int rows, int dim, const float* q, int64_t ldq, const float* x, int64_t ldx, float* logit,
               int64_t ld);
+/// The same for rows of any element type, `ldx` in elements; dot_rows is the case of f32. The rows that will be read
+/// next, without gaps from `next` on (null: unknown), are brought into the cache meanwhile.
+void score_rows(int n, int rows, int dim, const float* q, int64_t ldq, const void* x, DType type, int64_t ldx,
+                const void* next, float* logit, int64_t ld);
+/// acc[i * lda + c] += sum over r ascending of weight[i * ldw + r] * x[r * ldx + c] for i < n, c < dim: for few
+/// queries. The bits are those of multiply_accumulate on the converted rows. `next` as above.
+void accumulate_rows(int n, int rows, int dim, const float* weight, int64_t ldw, const void* x, DType type, int64_t ldx,
+                     const void* next, float* acc, int64_t lda);
 /// y[c * ldy + r] = x[r * ldx + c].
 void transpose(int rows, int cols, const float* x, int64_t ldx, float* y, int64_t ldy);
 
@@ -36,6 +40,10 @@ float softmax_step(float* x, int n, float* max);
 void scale(float* x, int64_t n, float factor);
 /// x = cap * tanh(x / cap).
 void softcap(float* x, int n, float cap);
+/// x[i] += y[i].
+void add(float* x, int n, const float* y);
+/// x[i] -= slope * (distance - i).
+void subtract_distances(float* x, int n, float slope, int distance);
 /// True when all are finite.
 bool all_finite(const float* x, int64_t n);
 

@@ -4,9 +4,6 @@
 // broadcast. Every element of c is one chain of multiply-adds over k ascending that starts from the value in memory,
 // whatever the block it falls into, so neither blocks, tails nor cutting k into several calls change a bit. The
 // multiply-add is fused where the instruction set has one; instruction sets without it round twice.
-//
-// dot_rows sums lane l of a row's products over c = l, l + lanes, ..., then the lanes by a fixed tree (halves first),
-// for as many (query, row) pairs at once as a vector has lanes.
 #include <algorithm>
 
 #include "kernels/kernels.h"
@@ -33,11 +30,6 @@ struct Product {
   int64_t ldc;
 };
 
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON
-inline constexpr int kRegisters = 32;
-#else
-inline constexpr int kRegisters = 16;
-#endif
 inline constexpr int kMaxRows = 6;
 
 /// Most vectors of n beside `rows` rows: the sums, one row of b and one value of a stay in registers.
@@ -108,111 +100,6 @@ void multiply_accumulate(int m, int n, int k, const float* a, int64_t a_row, int
   }
 }
 
-// --- dot_rows ------------------------------------------------------------------------------------
-
-/// Lane i of the result is the sum of the lanes of v[i]; every sum has the same tree.
-HWY_INLINE VF32 sums_of_lanes(VF32 (&v)[kLanes]) {
-#if HWY_TARGET == HWY_SCALAR
-  return v[0];
-#else
-  const F32 d;
-  const hn::Repartition<uint64_t, F32> pairs;
-#if HWY_MAX_BYTES >= 32
-  for (int i = 0; i < kLanes / 2; ++i) {
-    const VF32 high = v[i + kLanes / 2];
-    v[i] = hn::Add(hn::ConcatUpperLower(d, high, v[i]), hn::ConcatLowerUpper(d, high, v[i]));
-  }
-#endif
-#if HWY_MAX_BYTES == 64
-  for (int i = 0; i < 4; ++i) {
-    const VF32 kept = hn::OddEvenBlocks(v[i + 4], v[i]);
-    const VF32 moved = hn::SwapAdjacentBlocks(hn::OddEvenBlocks(v[i], v[i + 4]));
-    v[i] = hn::Add(kept, moved);
-  }
-#endif
-  for (int i = 0; i < 4; i += 2) {
-    v[i] = hn::Add(hn::InterleaveLower(d, v[i], v[i + 1]), hn::InterleaveUpper(d, v[i], v[i + 1]));
-  }
-  const auto low = hn::BitCast(pairs, v[0]), high = hn::BitCast(pairs, v[2]);
-  return hn::Add(hn::BitCast(d, hn::InterleaveLower(pairs, low, high)),
-                 hn::BitCast(d, hn::InterleaveUpper(pairs, low, high)));
-#endif
-}
-
-struct Dots {
-  int rows, dim;
-  const float* q;
-  int64_t ldq;
-  const float* x;
-  int64_t ldx;
-  float* logit;
-  int64_t ld;
-};
-
-inline constexpr int kMaxQueries = kLanes < 4 ? kLanes : 4;
-
-/// One vector of sums: kQueries queries with as many rows from row r as fill it. With kFew fewer rows exist; the last
-/// one then stands in for the missing ones and only those that exist are stored.
-template <int kQueries, bool kFew>
-HWY_INLINE void dot_block(const Dots& p, int r) {
-  constexpr int kRows = kLanes / (kQueries == 3 ? 4 : kQueries);
-  constexpr int kStep = kRows < 8 ? kRows : 8;  // rows at a time: as many as there are registers for addresses
-  const F32 d;
-  VF32 sum[kLanes];
-  for (VF32& s : sum) s = hn::Zero(d);
-  for (int first = 0; first < kRows; first += kStep) {
-    const float* row[kStep];
-    for (int j = 0; j < kStep; ++j) row[j] = p.x + (kFew ? std::min(first + j, p.rows - 1) : r + first + j) * p.ldx;
-    const auto add = [&](auto&& load, int c) {
-      VF32 query[kQueries];
-      for (int i = 0; i < kQueries; ++i) query[i] = load(p.q + i * p.ldq + c);
-      for (int j = 0; j < kStep; ++j) {
-        const VF32 values = load(row[j] + c);
-        for (int i = 0; i < kQueries; ++i) {
-          VF32& s = sum[i * kRows + first + j];
-          s = hn::MulAdd(query[i], values, s);
-        }
-      }
-    };
-    int c = 0;
-    for (; c + kLanes <= p.dim; c += kLanes) add([&](const float* from) { return hn::LoadU(d, from); }, c);
-    if (c < p.dim) add([&](const float* from) { return load_n(d, from, p.dim - c); }, c);
-  }
-  HWY_ALIGN float logits[kLanes];
-  hn::Store(sums_of_lanes(sum), d, logits);
-  for (int i = 0; i < kQueries; ++i) {
-    std::memcpy(p.logit + i * p.ld + r, logits + i * kRows, sizeof(float) * static_cast<size_t>(kFew ? p.rows : kRows));
-  }
-}
-
-/// kQueries queries with all rows. The last block overlaps the one before it: a result is the same in every block.
-template <int kQueries>
-HWY_NOINLINE void dot_queries(const Dots& p) {
-  constexpr int kRows = kLanes / (kQueries == 3 ? 4 : kQueries);
-  if (p.rows < kRows) {
-    if (p.rows > 0) dot_block<kQueries, true>(p, 0);
-    return;
-  }
-  for (int r = 0; r < p.rows; r += kRows) dot_block<kQueries, false>(p, std::min(r, p.rows - kRows));
-}
-
-void dot_rows(int n, int rows, int dim, const float* q, int64_t ldq, const float* x, int64_t ldx, float* logit,
-              int64_t ld) {
-  Dots p{rows, dim, q, ldq, x, ldx, logit, ld};
-  for (int i = 0; i < n;) {
-    const int queries = std::min(n - i, kMaxQueries);
-    p.q = q + i * ldq;
-    p.logit = logit + i * ld;
-    if constexpr (kMaxQueries == 4) {
-      if (queries == 4) dot_queries<4>(p);
-      if (queries == 3) dot_queries<3>(p);
-      if (queries == 2) dot_queries<2>(p);
-    }
-    if (queries == 1) dot_queries<1>(p);
-    i += queries;
-  }
-}
-
 // --- transpose -----------------------------------------------------------------------------------
 
 #if HWY_TARGET != HWY_SCALAR
@@ -271,16 +158,11 @@ HWY_AFTER_NAMESPACE();
 namespace veloxquant::kernels {
 
 HWY_EXPORT(multiply_accumulate);
-HWY_EXPORT(dot_rows);
 HWY_EXPORT(transpose);
 
 void multiply_accumulate(int m, int n, int k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb,
                          float* c, int64_t ldc) {
   HWY_DYNAMIC_DISPATCH(multiply_accumulate)(m, n, k, a, a_row, a_col, b, ldb, c, ldc);
-}
-void dot_rows(int n, int rows, int dim, const float* q, int64_t ldq, const float* x, int64_t ldx, float* logit,
-              int64_t ld) {
-  HWY_DYNAMIC_DISPATCH(dot_rows)(n, rows, dim, q, ldq, x, ldx, logit, ld);
 }
 void transpose(int rows, int cols, const float* x, int64_t ldx, float* y, int64_t ldy) {
   HWY_DYNAMIC_DISPATCH(transpose)(rows, cols, x, ldx, y, ldy);

@@ -33,6 +33,12 @@ float level(const Codebook& book, uint32_t index) {
   return book.integer ? book.unit * static_cast<float>(book.integer[index]) : book.levels[index];
 }
 
+float element(const void* x, DType type, int64_t i) {
+  if (type == DType::f32) return static_cast<const float*>(x)[i];
+  const uint16_t bits = static_cast<const uint16_t*>(x)[i];
+  return type == DType::f16 ? f32_from_f16(bits) : f32_from_bf16(bits);
+}
+
 }  // namespace
 
 void multiply_accumulate(int m, int n, int k, const float* a, int64_t a_row, int64_t a_col, const float* b, int64_t ldb,
@@ -48,11 +54,28 @@ void multiply_accumulate(int m, int n, int k, const float* a, int64_t a_row, int
 
 void dot_rows(int n, int rows, int dim, const float* q, int64_t ldq, const float* x, int64_t ldx, float* logit,
               int64_t ld) {
+  score_rows(n, rows, dim, q, ldq, x, DType::f32, ldx, nullptr, logit, ld);
+}
+
+void score_rows(int n, int rows, int dim, const float* q, int64_t ldq, const void* x, DType type, int64_t ldx,
+                const void*, float* logit, int64_t ld) {
   for (int i = 0; i < n; ++i) {
     for (int r = 0; r < rows; ++r) {
       double sum = 0;
-      for (int c = 0; c < dim; ++c) sum += double{q[i * ldq + c]} * double{x[r * ldx + c]};
+      for (int c = 0; c < dim; ++c) sum += double{q[i * ldq + c]} * double{element(x, type, r * ldx + c)};
       logit[i * ld + r] = static_cast<float>(sum);
+    }
+  }
+}
+
+void accumulate_rows(int n, int rows, int dim, const float* weight, int64_t ldw, const void* x, DType type, int64_t ldx,
+                     const void*, float* acc, int64_t lda) {
+  for (int i = 0; i < n; ++i) {
+    for (int r = 0; r < rows; ++r) {
+      for (int c = 0; c < dim; ++c) {
+        float& sum = acc[i * lda + c];
+        sum = std::fma(weight[i * ldw + r], element(x, type, r * ldx + c), sum);
+      }
     }
   }
 }
@@ -82,6 +105,14 @@ void softcap(float* x, int n, float cap) {
   for (int i = 0; i < n; ++i) x[i] = cap * std::tanh(x[i] / cap);
 }
 
+void add(float* x, int n, const float* y) {
+  for (int i = 0; i < n; ++i) x[i] += y[i];
+}
+
+void subtract_distances(float* x, int n, float slope, int distance) {
+  for (int i = 0; i < n; ++i) x[i] -= slope * static_cast<float>(distance - i);
+}
+
 bool all_finite(const float* x, int64_t n) {
   return std::all_of(x, x + n, [](float v) { return std::isfinite(v); });
 }
@@ -95,11 +126,7 @@ void from_f32(const float* x, int64_t n, DType to, void* out) {
 }
 
 void to_f32(const void* x, int64_t n, DType from, float* out) {
-  for (int64_t i = 0; i < n; ++i) {
-    if (from == DType::f32) out[i] = static_cast<const float*>(x)[i];
-    if (from == DType::f16) out[i] = f32_from_f16(static_cast<const uint16_t*>(x)[i]);
-    if (from == DType::bf16) out[i] = f32_from_bf16(static_cast<const uint16_t*>(x)[i]);
-  }
+  for (int64_t i = 0; i < n; ++i) out[i] = element(x, from, i);
 }
 
 void decode_affine(const std::byte* codes, size_t run_bytes, const uint16_t* params, int runs, int run_codes, int group,

@@ -1,8 +1,9 @@
 // Plain scalar versions of kernels.h, written to be read: what the parity tests compare with.
 //
-// The fast versions give equal bits for conversions, transpose, scale, all_finite, decode_codebook and decode_int8, for
-// decode_affine while scale * code stays finite, and for multiply_accumulate on instruction sets with a fused
-// multiply-add. The others agree to rounding: their sums have another order, their exp and tanh are other functions.
+// The fast versions give equal bits for conversions, transpose, scale, add, subtract_distances, all_finite,
+// decode_codebook and decode_int8, for decode_affine while scale * code stays finite, and for multiply_accumulate and
+// accumulate_rows on instruction sets with a fused multiply-add. The others agree to rounding: their sums have another
+// order, their exp and tanh are other functions.
 #pragma once
 
 #include "kernels/kernels.h"
@@ -13,11 +14,17 @@ void multiply_accumulate(int m, int n, int k, const float* a, int64_t a_row, int
                          float* c, int64_t ldc);
 void dot_rows(int n, int rows, int dim, const float* q, int64_t ldq, const float* x, int64_t ldx, float* logit,
               int64_t ld);
+void score_rows(int n, int rows, int dim, const float* q, int64_t ldq, const void* x, DType type, int64_t ldx,
+                const void* next, float* logit, int64_t ld);
+void accumulate_rows(int n, int rows, int dim, const float* weight, int64_t ldw, const void* x, DType type, int64_t ldx,
+                     const void* next, float* acc, int64_t lda);
 void transpose(int rows, int cols, const float* x, int64_t ldx, float* y, int64_t ldy);
 
 float softmax_step(float* x, int n, float* max);
 void scale(float* x, int64_t n, float factor);
 void softcap(float* x, int n, float cap);
+void add(float* x, int n, const float* y);
+void subtract_distances(float* x, int n, float slope, int distance);
 bool all_finite(const float* x, int64_t n);
 
 void from_f32(const float* x, int64_t n, DType to, void* out);

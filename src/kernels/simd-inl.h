@@ -40,6 +40,12 @@ using VU32 = hn::Vec<U32>;
 using VU16 = hn::Vec<U16>;
 
 inline constexpr int kLanes = static_cast<int>(HWY_LANES(float));
+/// Vectors that register blocks may fill.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON
+inline constexpr int kRegisters = 32;
+#else
+inline constexpr int kRegisters = 16;
+#endif
 
 /// The first n < kLanes lanes from memory, the others zero.
 template <class D>

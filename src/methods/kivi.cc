@@ -55,8 +55,8 @@ Recipe build(const Options& options, const BuildContext& context) {
   const int window = group * std::max(1, residual / group + (residual % group != 0));
   return {.placement = options.choice("flush_rule") == "block_flush" ? block_flush(group, residual)
                                                                      : aligned_window(group, window),
-          .key = affine_block(context.shape.dim_k, bits, group),
-          .value = affine_row(context.shape.dim_v, bits, group)};
+          .key = affine_block(context.shape.dim_k, bits, group, context.role(Side::key)),
+          .value = affine_row(context.shape.dim_v, bits, group, context.role(Side::value))};
 }
 
 double fp16_bytes(const CacheStats& s) { return static_cast<double>(s.key.fp16_bytes + s.value.fp16_bytes); }

@@ -211,6 +211,14 @@ const std::vector<OptionSpec>& general_options() {
        .max = std::numeric_limits<int32_t>::max(),
        .choices = {},
        .meaning = "most rows a sequence may store; a call that would store more is refused; none: no limit"},
+      {.name = "attend_precision",
+       .alias = {},
+       .type = OptionType::choice,
+       .def = "2term",
+       .min = 0,
+       .max = 0,
+       .choices = {"float", "2term", "fast"},
+       .meaning = "arithmetic on coded rows: fp32, integers of 15 bits (error 1e-4), integers of 7 bits"},
   };
   return options;
 }

@@ -75,13 +75,14 @@ std::shared_ptr<const Codec> value_codec(const Options& options, const BuildCont
   const std::string& name = options.choice("value_codec");
   const int dim = context.shape.dim_v;
   if (name == "exact") return raw_rows(context.store, dim);
-  if (name == "int8") return int8_row(dim);
+  if (name == "int8") return int8_row(dim, context.role(Side::value));
   return lloyd_row({.dim = dim,
                     .bits = options.integer("bit_width_inlier"),
                     .norm = norm_mode(options),
                     .rotation = Rotation::haar,
                     .seed = context.seed,
-                    .stream = kValueStream});
+                    .stream = kValueStream,
+                    .role = context.role(Side::value)});
 }
 
 std::vector<std::string> check(const Options& options, const LayerShape&) {
@@ -99,7 +100,8 @@ Recipe build(const Options& options, const BuildContext& context) {
                         .rotation = Rotation::rht,
                         .rounds = options.integer("rotation_rounds"),
                         .seed = context.seed,
-                        .stream = kKeyStream};
+                        .stream = kKeyStream,
+                        .role = context.role(Side::key)};
   return {.placement = direct(), .key = lloyd_row(key), .value = value_codec(options, context)};
 }
 

@@ -50,6 +50,13 @@ TEST(command, version_names_libraries_and_instruction_set) {
   }
 }
 
+TEST(command, the_environment_chooses_the_instruction_set) {
+  EXPECT_THAT(run({"--version"}, {{"VELOXQUANT_ISA", "baseline"}}).out, HasSubstr("instruction set: baseline"));
+  const Result unknown = run({"methods"}, {{"VELOXQUANT_ISA", "mmx"}});
+  EXPECT_EQ(unknown.code, 1);
+  EXPECT_THAT(unknown.err, AllOf(HasSubstr("VELOXQUANT_ISA is 'mmx'"), HasSubstr("baseline")));
+}
+
 TEST(command, usage_errors_name_the_nearest) {
   expect_refused({}, 2, "no command given");
   expect_refused({"replya"}, 2, "unexpected argument replya; did you mean replay?");

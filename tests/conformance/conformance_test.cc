@@ -39,6 +39,10 @@ std::vector<std::string> methods() {
   texts.emplace_back("kivi(group=8,residual=16,flush_rule=aligned_window)");
   texts.emplace_back("kivi(group=48,residual=0)");
   for (int bits : {1, 3, 4}) texts.push_back(fmt::format("turboquant_rvq(bits={})", bits));
+  for (const char* precision : {"float", "fast"}) {
+    texts.push_back(fmt::format("kivi(bits=4,attend_precision={})", precision));
+    texts.push_back(fmt::format("turboquant_rvq(value_codec=turboquant_mse,attend_precision={})", precision));
+  }
   return texts;
 }
 
@@ -83,6 +87,12 @@ std::string case_name(const testing::TestParamInfo<Case>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Registry, Conformance, testing::ValuesIn(cases()), case_name);
 
+// Of outputs, relative L2, against attention over decoded rows.
+double rounding(const KVCache& cache) {
+  const std::string& precision = cache.method().options.choice("attend_precision");
+  return precision == "float" || cache.method().def->name == "exact" ? 1e-5 : precision == "2term" ? 1e-3 : 0.05;
+}
+
 // Outputs of one step against fp64 attention over the rows stored before it and its own rows as received.
 void expect_step_equals_reference(KVCache& cache, const Sequences& data, Range r, AttendIn how = {}) {
   const LayerShape& s = cache.shape();
@@ -105,7 +115,7 @@ void expect_step_equals_reference(KVCache& cache, const Sequences& data, Range r
     const size_t size = expected.size();
     const std::vector<float> mine(got.begin() + static_cast<int64_t>(static_cast<size_t>(b) * size),
                                   got.begin() + static_cast<int64_t>(static_cast<size_t>(b + 1) * size));
-    EXPECT_LT(relative_l2(mine, expected), 1e-5) << "batch row " << b << ", rows " << store.rows;
+    EXPECT_LT(relative_l2(mine, expected), rounding(cache)) << "batch row " << b << ", rows " << store.rows;
   }
 }
 
@@ -203,19 +213,21 @@ TEST_P(Conformance, trim_leaves_survivors_as_they_were_and_counts_as_if_the_rest
   half.input = DType::f16;  // so that exact rows hold what a coded row decodes to
   const Sequences data(half, batch(), 300);
   for (int removed : {1, 5, 40, 150, 300, 1000}) {
+    if (kSanitized && removed != 5 && removed != 150) continue;
     KVCache cache(parse_method(GetParam().method), half);
     if (!cache.is_trimmable()) {
       EXPECT_EQ(cache.trim(1), 0);
       continue;
     }
-    data.feed(cache, {200, 100});
+    data.store(cache, {0, 200});
+    data.store(cache, {200, 300});
     const int left = std::max(0, 300 - removed);
     const int n = half.kv_heads * batch();
     const auto before_k = cache.decode(Side::key), before_v = cache.decode(Side::value);
     EXPECT_EQ(cache.trim(removed), std::min(removed, 300));
     EXPECT_EQ(cache.offset(), left);
     KVCache fresh(parse_method(GetParam().method), half);
-    if (left > 0) data.feed(fresh, {left});
+    if (left > 0) data.store(fresh, {0, left});
     EXPECT_EQ(cache.used_bytes(), fresh.used_bytes());
     EXPECT_EQ(cache.peek().key.coded_rows, fresh.peek().key.coded_rows);
     EXPECT_EQ(cache.peek().value.coded_rows, fresh.peek().value.coded_rows);
@@ -317,7 +329,7 @@ TEST_P(Conformance, ragged_batch_rows_equal_solo_caches) {
       const size_t first = static_cast<size_t>(b * tokens + v.begin) * token;
       const std::vector<float> mine(out.begin() + static_cast<int64_t>(first),
                                     out.begin() + static_cast<int64_t>(first + expected.size()));
-      EXPECT_LE(relative_l2(mine, expected), 1e-6) << "batch row " << b;
+      EXPECT_LE(relative_l2(mine, expected), rounding(cache)) << "batch row " << b;
       EXPECT_EQ(cache.offset(b), solo[static_cast<size_t>(b)].offset());
       for (size_t t = 0; t < static_cast<size_t>(tokens); ++t) {
         if (t >= static_cast<size_t>(v.begin) && t < static_cast<size_t>(v.end)) continue;

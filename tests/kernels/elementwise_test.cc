@@ -1,4 +1,4 @@
-// Conversions (equal bits to core/half.h for every value), softmax_step, scale, softcap, all_finite.
+// Conversions (equal bits to core/half.h for every value), softmax_step, scale, biases, softcap, all_finite.
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -17,12 +17,6 @@ std::vector<uint32_t> bits_of(const std::vector<float>& x) {
   std::vector<uint32_t> bits(x.size());
   std::transform(x.begin(), x.end(), bits.begin(), [](float v) { return std::bit_cast<uint32_t>(v); });
   return bits;
-}
-
-TEST(instruction_set, is_the_best_of_this_computer) {
-  const std::vector<int64_t> targets = hwy::SupportedAndGeneratedTargets();
-  ASSERT_FALSE(targets.empty());
-  EXPECT_EQ(instruction_set(), hwy::TargetName(targets.front()));
 }
 
 TEST(to_f32, gives_the_bits_of_half_h_for_all_65536_values) {
@@ -153,6 +147,13 @@ TEST(softmax_step, hidden_logits_weigh_nothing) {
   }
 }
 
+TEST(softmax_step, weights_are_exponentials_over_their_whole_range) {
+  std::vector<float> logits = {0.0f};
+  for (float x = -87.3f; x < 0; x += 0.0371f) logits.push_back(x);
+  for (float x = -0.5f; x < 0; x += 0.00093f) logits.push_back(x);
+  expect_softmax(logits, -kInfinity);
+}
+
 TEST(softmax_step, extreme_logits_give_no_nan) {
   expect_softmax({kLargest, -kLargest, 0.0f, -kInfinity, 0x1p-149f}, -kInfinity);
   expect_softmax({-kLargest, -kLargest / 2}, kLargest);
@@ -171,6 +172,28 @@ TEST(scale, equals_the_reference) {
       scale(x.data(), n, 0.3f);
       EXPECT_TRUE(same_bits(x.all(), expected.all())) << n;
     });
+  }
+}
+
+TEST(biases, equal_the_reference) {
+  Random random(7);
+  for (int n = 0; n <= 70; ++n) {
+    const size_t size = static_cast<size_t>(n);
+    const std::vector<float> y = random.normals(size);  // exact size: a byte too many shows under ASan
+    Guarded<float> start(size);
+    for (size_t i = 0; i < size; ++i) start.data()[i] = random.normal();
+    if (n > 3) start.data()[2] = -kInfinity;
+    for (const int distance : {0, n, 40000, (1 << 24) + 5}) {
+      Guarded<float> expected = start;
+      reference::add(expected.data(), n, y.data());
+      reference::subtract_distances(expected.data(), n, 0.3f, distance);
+      for_every_target([&](int64_t) {
+        Guarded<float> x = start;
+        add(x.data(), n, y.data());
+        subtract_distances(x.data(), n, 0.3f, distance);
+        EXPECT_TRUE(same_bits(x.all(), expected.all())) << n;
+      });
+    }
   }
 }
 

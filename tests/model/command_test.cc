@@ -75,6 +75,7 @@ TEST(Generate, the_statistics_come_last_and_on_standard_error) {
   EXPECT_THAT(result.err, ContainsRegex("prompt: 3 tokens, [0-9.]+ tokens/s"));
   EXPECT_THAT(result.err, ContainsRegex("generated: 5 tokens, [0-9.]+ tokens/s"));
   EXPECT_THAT(result.err, ContainsRegex("cache: 7 tokens, resident .*[0-9]+ bytes.*used .*[0-9]+ bytes.*fp16"));
+  EXPECT_THAT(result.err, ContainsRegex("arena: .*[0-9]+ bytes.* mapped, .*[0-9]+ bytes.* 2 MiB pages"));
   EXPECT_THAT(result.err, ContainsRegex("process: [0-9.]+ MiB"));
 }
 

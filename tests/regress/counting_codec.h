@@ -32,17 +32,19 @@ class CountingCodec final : public Codec {
     counts_->encoded_rows += rows.rows;
     inner_->encode(rows, block, unit);
   }
-  void decode(const std::byte* block, Range range, float* out, int64_t ld) const override {
+  bool seal(std::byte* block) const override { return inner_->seal(block); }
+  void unseal(std::byte* block) const override { inner_->unseal(block); }
+  void decode(BlockView block, Range range, float* out, int64_t ld) const override {
     counts_->decoded_rows += range.size();
     inner_->decode(block, range, out, ld);
   }
   void prepare_query(const float* q, int n, float* prep) const override { inner_->prepare_query(q, n, prep); }
-  void score(const float* prep, int n, const std::byte* block, Range range, float* logit, int64_t ld,
+  void score(const float* prep, int n, BlockView block, Range range, float* logit, int64_t ld,
              float* tile) const override {
     counts_->scored_rows += range.size();
     inner_->score(prep, n, block, range, logit, ld, tile);
   }
-  void accumulate(const float* weight, int64_t ld, int n, const std::byte* block, Range range, float* acc,
+  void accumulate(const float* weight, int64_t ld, int n, BlockView block, Range range, float* acc,
                   float* tile) const override {
     counts_->summed_rows += range.size();
     inner_->accumulate(weight, ld, n, block, range, acc, tile);

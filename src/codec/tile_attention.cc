@@ -1,0 +1,369 @@
+#include "codec/tile_attention.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "core/check.h"
+#include "kernels/kernels.h"
+
+namespace veloxquant {
+namespace {
+
+using kernels::DotTerm;
+using kernels::TileDot;
+using kernels::TileLevels;
+
+constexpr int padded(int floats) { return (floats + 15) / 16 * 16; }
+
+float* take(float*& scratch, int floats) { return std::exchange(scratch, scratch + padded(floats)); }
+
+const uint16_t* halves(const std::byte* parameters) { return reinterpret_cast<const uint16_t*>(parameters); }
+
+/// Weights of a whole tile: rows outside `rows` weigh nothing.
+const float* whole_tile(const float* weight, Range rows, float (&buffer)[kTileRows]) {
+  if (rows.size() == kTileRows) return weight;
+  std::fill(std::begin(buffer), std::end(buffer), 0.0f);
+  std::copy_n(weight, rows.size(), buffer + rows.begin);
+  return buffer;
+}
+
+/// Logits of whole tiles go where they belong at once, those of a part by way of a buffer.
+class LogitRows {
+ public:
+  LogitRows(Range rows, float* logit, int64_t ld, float* buffer)
+      : rows_(rows), logit_(logit), ld_(ld), buffer_(rows.size() == kTileRows ? nullptr : buffer) {}
+  void point(TileDot& dot, int first) const {
+    dot.out = buffer_ ? buffer_ : logit_ + first * ld_;
+    dot.ld = buffer_ ? kTileRows : ld_;
+  }
+  void done(int first, int n) const {
+    for (int i = 0; buffer_ && i < n; ++i) {
+      std::copy_n(buffer_ + i * kTileRows + rows_.begin, rows_.size(), logit_ + (first + i) * ld_);
+    }
+  }
+
+ private:
+  Range rows_;
+  float* logit_;
+  int64_t ld_;
+  float* buffer_;
+};
+
+// --- a factor a row ------------------------------------------------------------------------------
+
+class RowFactorTiles final : public TileAttention {
+ public:
+  RowFactorTiles(const TileGrid& grid, const TileLevels& levels, float unit, Arithmetic arithmetic)
+      : TileAttention(grid, levels, arithmetic), unit_(unit) {}
+
+  // Planes of the query, its unit and the sum of its integers.
+  int query_floats() const override {
+    return grid_.side == Side::key ? plane_floats(grid_.dim) + static_cast<int>(sizeof(Scale) / sizeof(float)) : 0;
+  }
+
+  void prepare(const float* q, float* prepared) const override {
+    if (grid_.side == Side::value) return;
+    Scale scale;
+    scale.unit = unit_ * kernels_.quantise(q, grid_.dim, planes(), order_, bytes(prepared), &scale.sum);
+    std::memcpy(prepared + plane_floats(grid_.dim), &scale, sizeof scale);
+  }
+
+  void score(const float* q, int64_t stride, int n, const SealedTile& tile, Range rows, float* logit, int64_t ld,
+             float* scratch) const override {
+    TileDot dot;
+    dot.operand = operands(tile, scratch);
+    float* factor = take(scratch, kTileRows);
+    row_factors(tile, factor);
+    const LogitRows out(rows, logit, ld, take(scratch, kQueries * kTileRows));
+    std::array<DotTerm, kQueries> terms;
+    dot.width = kTileRows;
+    dot.steps = grid_.dim / 4;
+    dot.query_stride = stride * static_cast<int64_t>(sizeof(float));
+    dot.plane_stride = grid_.dim;
+    dot.planes = planes();
+    dot.terms = terms.data();
+    dot.term_stride = 1;
+    dot.factor = factor;
+    for (int first = 0; first < n; first += kQueries) {
+      dot.queries = std::min(kQueries, n - first);
+      const float* prepared = q + first * stride + grid_.dim;
+      dot.q = bytes(prepared);
+      for (int i = 0; i < dot.queries; ++i) {
+        Scale scale;
+        std::memcpy(&scale, prepared + i * stride + plane_floats(grid_.dim), sizeof scale);
+        terms[static_cast<size_t>(i)] = term(scale.unit, 0, scale.sum);
+      }
+      out.point(dot, first);
+      kernels_.dot(dot);
+      out.done(first, dot.queries);
+    }
+  }
+
+  void accumulate(const float* weight, int64_t ld, int n, const SealedTile& tile, Range rows, float* acc,
+                  float* scratch) const override {
+    const uint8_t* operand = operands(tile, scratch);
+    float* factor = take(scratch, kTileRows);
+    row_factors(tile, factor);
+    auto* planes_of_all = bytes(take(scratch, kQueries * plane_floats(kTileRows)));
+    std::array<DotTerm, kQueries> terms;
+    TileDot dot;
+    dot.steps = kTileRows / 4;
+    dot.q = planes_of_all;
+    dot.query_stride = planes() * kTileRows;
+    dot.plane_stride = kTileRows;
+    dot.planes = planes();
+    dot.terms = terms.data();
+    dot.term_stride = 1;
+    dot.ld = grid_.dim;
+    dot.add = true;
+    for (int first = 0; first < n; first += kQueries) {
+      dot.queries = std::min(kQueries, n - first);
+      bool any = false;
+      for (int i = 0; i < dot.queries; ++i) {
+        float buffer[kTileRows], weighted[kTileRows];
+        kernels_.apply(whole_tile(weight + (first + i) * ld, rows, buffer), factor, nullptr, kTileRows, weighted);
+        int32_t sum;
+        const float unit =
+            kernels_.quantise(weighted, kTileRows, planes(), order_, planes_of_all + i * dot.query_stride, &sum);
+        terms[static_cast<size_t>(i)] = term(unit * unit_, 0, sum);
+        any = any || unit != 0;
+      }
+      if (!any) continue;
+      for (int x = 0; x < grid_.dim;) {
+        const TileStrip strip = strip_at(grid_, x);
+        dot.operand = operand + size_t{kTileRows} * static_cast<size_t>(x);
+        dot.width = strip.width;
+        dot.out = acc + int64_t{first} * grid_.dim + x;
+        kernels_.dot(dot);
+        x += strip.width;
+      }
+    }
+  }
+
+  int scratch_floats() const override {
+    return operand_floats() + 64 + padded(kQueries * std::max(kTileRows, plane_floats(kTileRows)));
+  }
+
+ private:
+  struct Scale {
+    float unit;
+    int32_t sum;
+  };
+  int plane_floats(int k) const { return planes() * k / 4; }
+  static int8_t* bytes(float* x) { return reinterpret_cast<int8_t*>(x); }
+  static const int8_t* bytes(const float* x) { return reinterpret_cast<const int8_t*>(x); }
+  void row_factors(const SealedTile& tile, float* factor) const {
+    kernels::to_f32(halves(tile.parameters) + tile.index * kTileRows, kTileRows, DType::f16, factor);
+  }
+
+  float unit_;
+};
+
+// --- affine pairs --------------------------------------------------------------------------------
+
+/// What both sides share: `runs` of parameters of `run` numbers a tile, the planes of a query or weight in each class.
+class AffineTiles : public TileAttention {
+ protected:
+  AffineTiles(const TileGrid& grid, int group, Arithmetic arithmetic)
+      : TileAttention(grid, {}, arithmetic), group_(group), middle_(static_cast<float>(1 << (grid.bits - 1))) {
+    for (size_t p = 0; p < order_.size(); ++p) {
+      parameter_order_[p] = static_cast<uint8_t>(parameter_order(grid.side, grid.bits, static_cast<int>(p)));
+    }
+    // Planes are made from numbers that stand in the order of the parameters.
+    OperandOrder position{};
+    for (size_t p = 0; p < position.size(); ++p) position[parameter_order_[p]] = static_cast<uint8_t>(p);
+    for (uint8_t& element : order_) element = position[element];
+  }
+
+  struct Parameters {
+    const float *scale, *zero;  ///< zero is that of the middle code
+  };
+  Parameters load(const SealedTile& tile, int first_run, int runs, int all_runs, int run, float*& scratch) const {
+    float* scale = take(scratch, runs * run);
+    float* zero = take(scratch, runs * run);
+    const uint16_t* scales = halves(tile.parameters) + first_run * run;
+    kernels_.affine_parameters(scales, scales + all_runs * run, runs * run, middle_, scale, zero);
+    return {scale, zero};
+  }
+
+  int group_;
+  float middle_;
+  OperandOrder parameter_order_{};
+};
+
+class AffineKeyTiles final : public AffineTiles {
+ public:
+  AffineKeyTiles(const TileGrid& grid, int group, Arithmetic arithmetic)
+      : AffineTiles(grid, group, arithmetic), classes_(group < kTileRows ? kTileRows / group : 1) {}
+
+  // The query in the order of the parameters.
+  int query_floats() const override { return grid_.dim; }
+  void prepare(const float* q, float* prepared) const override {
+    for (int p = 0; p < grid_.dim; ++p) prepared[p] = q[p / 64 * 64 + parameter_order_[static_cast<size_t>(p % 64)]];
+  }
+
+  void score(const float* q, int64_t stride, int n, const SealedTile& tile, Range rows, float* logit, int64_t ld,
+             float* scratch) const override {
+    const int dim = grid_.dim;
+    TileDot dot;
+    dot.operand = operands(tile, scratch);
+    const int units = 2 * kTileRows / group_, first_unit = tile.index * kTileRows / group_;
+    const Parameters parameters = load(tile, first_unit, classes_, units, dim, scratch);
+    float* scaled = take(scratch, kQueries * classes_ * dim);
+    const LogitRows out(rows, logit, ld, take(scratch, kQueries * kTileRows));
+    auto* planes_of_all = reinterpret_cast<int8_t*>(scratch);
+    std::array<DotTerm, size_t{kQueries} * 2> terms;
+    dot.width = kTileRows;
+    dot.steps = dim / 4;
+    dot.q = planes_of_all;
+    dot.plane_stride = dim;
+    dot.terms = terms.data();
+    dot.term_stride = classes_;
+    for (int first = 0; first < n; first += kQueries) {
+      dot.queries = std::min(kQueries, n - first);
+      for (int i = 0; i < dot.queries * classes_; ++i) {
+        const int c = i % classes_;
+        terms[static_cast<size_t>(i)].bias =
+            kernels_.apply(q + (first + i / classes_) * stride + dim, parameters.scale + c * dim,
+                           parameters.zero + c * dim, dim, scaled + i * dim);
+      }
+      dot.planes = fast() && even(scaled, dot.queries * classes_) ? 1 : 2;
+      dot.class_stride = classes_ == 1 ? 0 : dot.planes * dim;
+      dot.query_stride = classes_ * dot.planes * dim;
+      for (int i = 0; i < dot.queries * classes_; ++i) {
+        int32_t sum;
+        const float unit =
+            kernels_.quantise(scaled + i * dim, dim, dot.planes, order_, planes_of_all + i * dot.planes * dim, &sum);
+        DotTerm& own = terms[static_cast<size_t>(i)];
+        own = term(unit, own.bias, sum);
+      }
+      out.point(dot, first);
+      kernels_.dot(dot);
+      out.done(first, dot.queries);
+    }
+  }
+
+  int scratch_floats() const override {
+    return operand_floats() + (2 + kQueries) * classes_ * grid_.dim + kQueries * kTileRows +
+           padded(kQueries * classes_ * 2 * grid_.dim / 4);
+  }
+
+ private:
+  /// Whether 7 bits are enough for all of the scaled queries: real keys have channels whose scales are many times those
+  /// of the others, and the rounding error of a query grows with its largest number. It may be about a hundredth of the
+  /// codes' own error power, which falls by 4 with every bit.
+  bool even(const float* scaled, int n) const {
+    constexpr float kMostSquare = 17;  // of largest / rms, at 4 bits
+    const float most = kMostSquare * static_cast<float>(1 << (2 * std::max(0, 4 - grid_.bits)));
+    for (int i = 0; i < n; ++i) {
+      if (!(kernels_.peak(scaled + i * grid_.dim, grid_.dim) <= most)) return false;
+    }
+    return true;
+  }
+
+  int classes_;  // of 32 rows, or one
+};
+
+class AffineValueTiles final : public AffineTiles {
+ public:
+  AffineValueTiles(const TileGrid& grid, int group, Arithmetic arithmetic)
+      : AffineTiles(grid, group, arithmetic), groups_((grid.dim + group - 1) / group) {}
+
+  void accumulate(const float* weight, int64_t ld, int n, const SealedTile& tile, Range rows, float* acc,
+                  float* scratch) const override {
+    const uint8_t* operand = operands(tile, scratch);
+    const Parameters parameters = load(tile, 0, groups_, groups_, kTileRows, scratch);
+    auto* planes_of_all = reinterpret_cast<int8_t*>(take(scratch, kQueries * groups_ * planes() * kTileRows / 4));
+    auto* terms = reinterpret_cast<DotTerm*>(scratch);
+    const int64_t class_bytes = int64_t{planes()} * kTileRows;
+    TileDot dot;
+    dot.steps = kTileRows / 4;
+    dot.class_stride = group_ == 32 ? class_bytes : 0;
+    dot.query_stride = groups_ * class_bytes;
+    dot.plane_stride = kTileRows;
+    dot.planes = planes();
+    dot.term_stride = groups_;
+    dot.ld = grid_.dim;
+    dot.add = true;
+    for (int first = 0; first < n; first += kQueries) {
+      dot.queries = std::min(kQueries, n - first);
+      for (int i = 0; i < dot.queries; ++i) {
+        float buffer[kTileRows], ordered[kTileRows], weighted[kTileRows];
+        kernels_.permute(whole_tile(weight + (first + i) * ld, rows, buffer), parameter_order_, ordered);
+        for (int g = 0; g < groups_; ++g) {
+          const float bias = kernels_.apply(ordered, parameters.scale + g * kTileRows, parameters.zero + g * kTileRows,
+                                            kTileRows, weighted);
+          int32_t sum;
+          const float unit = kernels_.quantise(weighted, kTileRows, planes(), order_,
+                                               planes_of_all + i * dot.query_stride + g * class_bytes, &sum);
+          terms[i * groups_ + g] = term(unit, bias, sum);
+        }
+      }
+      for (int x = 0; x < grid_.dim;) {
+        const TileStrip strip = strip_at(grid_, x);
+        const int g = x / group_;
+        dot.operand = operand + size_t{kTileRows} * static_cast<size_t>(x);
+        dot.width = strip.width;
+        dot.q = planes_of_all + g * class_bytes;
+        dot.terms = terms + g;
+        dot.out = acc + int64_t{first} * grid_.dim + x;
+        kernels_.dot(dot);
+        x += strip.width;
+      }
+    }
+  }
+
+  int scratch_floats() const override {
+    static_assert(sizeof(DotTerm) == 3 * sizeof(float));
+    return operand_floats() + 2 * groups_ * kTileRows + padded(kQueries * groups_ * planes() * kTileRows / 4) +
+           padded(kQueries * groups_ * 3);
+  }
+
+ private:
+  int groups_;
+};
+
+}  // namespace
+
+TileAttention::TileAttention(const TileGrid& grid, const kernels::TileLevels& levels, Arithmetic arithmetic)
+    : grid_(grid),
+      levels_(levels),
+      kernels_(kernels::tile_kernels()),
+      planes_(arithmetic == Arithmetic::int8 && grid.bits < 8 ? 1 : 2),
+      shift_(kernels::operand_shift(kernels_, levels, grid.bits)),
+      order_(operand_order(grid)) {}
+
+void TileAttention::prepare(const float*, float*) const {}
+
+void TileAttention::score(const float*, int64_t, int, const SealedTile&, Range, float*, int64_t, float*) const {
+  VQ_CHECK(false);  // not a key tile
+}
+
+void TileAttention::accumulate(const float*, int64_t, int, const SealedTile&, Range, float*, float*) const {
+  VQ_CHECK(false);  // not a value tile
+}
+
+const uint8_t* TileAttention::operands(const SealedTile& tile, float*& scratch) const {
+  auto* out = reinterpret_cast<uint8_t*>(take(scratch, operand_floats()));
+  for (int x = 0; x < grid_.free_size();) {
+    const TileStrip strip = strip_at(grid_, x);
+    kernels_.operand(grid_, strip, levels_, tile.codes + strip.offset,
+                     out + static_cast<size_t>(grid_.contraction_size()) * static_cast<size_t>(x));
+    x += strip.width;
+  }
+  return out;
+}
+
+std::unique_ptr<const TileAttention> row_factor_tiles(const TileGrid& grid, const TileLevels& levels, float unit,
+                                                      Arithmetic arithmetic) {
+  return std::make_unique<RowFactorTiles>(grid, levels, unit, arithmetic);
+}
+
+std::unique_ptr<const TileAttention> affine_tiles(const TileGrid& grid, int group, Arithmetic arithmetic) {
+  if (grid.side == Side::key) return std::make_unique<AffineKeyTiles>(grid, group, arithmetic);
+  return std::make_unique<AffineValueTiles>(grid, group, arithmetic);
+}
+
+}  // namespace veloxquant

@@ -1,0 +1,518 @@
+// Operands, planes and packing of sealed tiles.
+#include "kernels/tile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "kernels/targets.h"
+#include "kernels/tile_plain.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/tile.cc"
+#include "hwy/foreach_target.h"
+// After foreach_target.h.
+#include "kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace veloxquant::kernels::HWY_NAMESPACE {
+
+#if HWY_TARGET != HWY_SCALAR
+
+using U8 = hn::ScalableTag<uint8_t>;
+using VU8 = hn::Vec<U8>;
+inline constexpr int kBytes = static_cast<int>(HWY_LANES(uint8_t));
+
+// The dot product of AVX-512 VNNI takes unsigned bytes, the others signed ones.
+#if HWY_TARGET == HWY_AVX3_DL
+inline constexpr int kTableShift = 128;
+#else
+inline constexpr int kTableShift = 0;
+#endif
+
+// --- operands ------------------------------------------------------------------------------------
+
+HWY_INLINE VU8 swap_halves(VU8 v) {
+#if HWY_MAX_BYTES == 64
+  const U8 d;
+  return hn::ConcatLowerUpper(d, v, v);
+#else
+  return v;
+#endif
+}
+
+/// Where vector `i` of a row whose units are turned belongs in natural order, and whether its halves must be swapped.
+struct Turned {
+  int offset;
+  bool swapped;
+};
+HWY_INLINE Turned turned(int i, int turn) {
+  constexpr int kUnits = kBytes / 16;
+  if constexpr (kUnits == 4) return {(i ^ (turn >> 2)) * kBytes, (turn & 2) != 0};
+  return {(i ^ (turn / kUnits)) * kBytes, false};
+}
+
+template <int kShift>
+HWY_INLINE VU8 shift_right(VU8 v) {
+  const hn::Repartition<uint16_t, U8> d16;
+  return hn::BitCast(U8(), hn::ShiftRight<kShift>(hn::BitCast(d16, v)));
+}
+
+/// Field kField of every byte of v, as operand bytes. The table is looked up with the code; with a vector byte
+/// permutation of 64 entries the bits above the code need not be cleared.
+template <int kBits>
+class Fields {
+ public:
+  explicit Fields(const TileLevels& levels) : kind_(levels.kind) {
+    HWY_ALIGN uint8_t table[64];
+    for (size_t i = 0; i < 64; ++i) {
+      const int level = levels.levels[i % (size_t{1} << std::min(kBits, 4))];
+      table[i] = static_cast<uint8_t>(level + kTableShift);
+    }
+    table_ = load_table(table);
+  }
+
+  template <int kField>
+  HWY_INLINE VU8 get(VU8 v) const {
+    const U8 d;
+    if constexpr (kBits == 8) {
+      const bool flip = kind_ == TileLevels::Kind::integer ? kTableShift != 0 : kTableShift == 0;
+      return flip ? hn::Xor(v, hn::Set(d, uint8_t{0x80})) : v;
+    } else {
+      VU8 code = v;
+      if constexpr (kField > 0) code = shift_right<kBits * kField>(v);
+      if (kind_ == TileLevels::Kind::raw) return hn::And(code, hn::Set(d, uint8_t{(1 << kBits) - 1}));
+      return look_up(code);
+    }
+  }
+
+  /// Levels of codes that may have anything above their bits.
+  HWY_INLINE VU8 look_up(VU8 code) const {
+#if HWY_TARGET == HWY_AVX3_DL
+    return VU8{_mm512_permutexvar_epi8(code.raw, table_.raw)};
+#else
+    return hn::TableLookupBytes(table_, hn::And(code, hn::Set(U8(), uint8_t{(1 << kBits) - 1})));
+#endif
+  }
+  bool raw() const { return kind_ == TileLevels::Kind::raw; }
+
+ private:
+  static HWY_INLINE VU8 load_table(const uint8_t* table) {
+#if HWY_TARGET == HWY_AVX3_DL
+    return hn::Load(U8(), table);
+#else
+    return hn::LoadDup128(U8(), table);
+#endif
+  }
+
+  TileLevels::Kind kind_;
+  VU8 table_;
+};
+
+template <int kBits, int kField = 0>
+HWY_INLINE void store_fields(VU8 v, const Fields<kBits>& fields, size_t row_bytes, uint8_t* out) {
+  hn::StoreU(fields.template get<kField>(v), U8(), out);
+  if constexpr ((kField + 1) * kBits < 8) store_fields<kBits, kField + 1>(v, fields, row_bytes, out + row_bytes);
+}
+
+/// Words of 1, 2, 4 or 8 bits.
+template <int kBits>
+void operand_words(const TileGrid& grid, const TileStrip& strip, const TileLevels& levels, const uint8_t* codes,
+                   uint8_t* out) {
+  const U8 d;
+  const Fields<kBits> fields(levels);
+  const size_t row_bytes = strip.row_bytes();
+  for (int word = 0; word < grid.words(); ++word) {
+    const int turn = row_turn(strip, word);
+    for (int i = 0; i * kBytes < static_cast<int>(row_bytes); ++i) {
+      // Halves of 32 free indices are turned apart.
+      constexpr int kPerHalf = 128 / kBytes;
+      const Turned to = turned(i % kPerHalf, turn);
+      VU8 v = hn::LoadU(d, codes + i * kBytes);
+      if (to.swapped) v = swap_halves(v);
+      store_fields<kBits>(v, fields, row_bytes, out + i / kPerHalf * 128 + to.offset);
+    }
+    codes += row_bytes;
+    out += row_bytes * (8 / kBits);
+  }
+}
+
+/// Levels of field kField of words of 3 bits: two bits from `wide`, the third from `narrow`, which the caller has
+/// shifted so that its bits are those of an even word.
+template <int kField>
+HWY_INLINE VU8 three_bit_level(VU8 wide, VU8 narrow, const Fields<3>& fields) {
+  const U8 d;
+  VU8 low = wide;
+  if constexpr (kField > 0) low = shift_right<2 * kField>(wide);
+  constexpr int kBit = narrow_bit(0, kField);
+  VU8 high;
+  if constexpr (kBit >= 2) {
+    high = shift_right<kBit - 2>(narrow);
+  } else {
+    const hn::Repartition<uint16_t, U8> d16;
+    high = hn::BitCast(d, hn::ShiftLeft<2 - kBit>(hn::BitCast(d16, narrow)));
+  }
+  const VU8 code = hn::Or(hn::And(low, hn::Set(d, uint8_t{3})), hn::And(high, hn::Set(d, uint8_t{4})));
+  return fields.raw() ? code : fields.look_up(code);
+}
+
+void operand_three_bits(const TileGrid& grid, const TileStrip& strip, const TileLevels& levels, const uint8_t* codes,
+                        uint8_t* out) {
+  const U8 d;
+  const Fields<3> fields(levels);
+  const size_t row_bytes = strip.row_bytes();
+  HWY_ALIGN uint8_t narrow_row[256];
+  for (int group = 0; group * 2 < grid.words(); ++group) {
+    for (int i = 0; i * kBytes < static_cast<int>(row_bytes); ++i) {
+      constexpr int kPerHalf = 128 / kBytes;
+      const Turned to = turned(i % kPerHalf, narrow_row_turn(group));
+      VU8 v = hn::LoadU(d, codes + i * kBytes);
+      if (to.swapped) v = swap_halves(v);
+      hn::Store(v, d, narrow_row + i / kPerHalf * 128 + to.offset);
+    }
+    codes += row_bytes;
+    for (int word = 2 * group; word < 2 * group + 2; ++word) {
+      const int turn = row_turn(strip, word);
+      for (int i = 0; i * kBytes < static_cast<int>(row_bytes); ++i) {
+        constexpr int kPerHalf = 128 / kBytes;
+        const Turned to = turned(i % kPerHalf, turn);
+        const int at = i / kPerHalf * 128 + to.offset;
+        VU8 wide = hn::LoadU(d, codes + i * kBytes);
+        if (to.swapped) wide = swap_halves(wide);
+        VU8 narrow = hn::Load(d, narrow_row + at);
+        if (word % 2 == 1) narrow = shift_right<2>(narrow);
+        hn::StoreU(three_bit_level<0>(wide, narrow, fields), d, out + at);
+        hn::StoreU(three_bit_level<1>(wide, narrow, fields), d, out + at + row_bytes);
+        hn::StoreU(three_bit_level<2>(wide, narrow, fields), d, out + at + 2 * row_bytes);
+        hn::StoreU(three_bit_level<3>(wide, narrow, fields), d, out + at + 3 * row_bytes);
+      }
+      codes += row_bytes;
+      out += 4 * row_bytes;
+    }
+  }
+}
+
+void operand(const TileGrid& grid, const TileStrip& strip, const TileLevels& levels, const std::byte* codes,
+             uint8_t* out) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(codes);
+  switch (grid.bits) {
+    case 1:
+      return operand_words<1>(grid, strip, levels, bytes, out);
+    case 2:
+      return operand_words<2>(grid, strip, levels, bytes, out);
+    case 3:
+      return operand_three_bits(grid, strip, levels, bytes, out);
+    case 4:
+      return operand_words<4>(grid, strip, levels, bytes, out);
+    default:
+      return operand_words<8>(grid, strip, levels, bytes, out);
+  }
+}
+
+// --- planes --------------------------------------------------------------------------------------
+
+constexpr float kLeastMagnitude = 1e-30f;
+constexpr int kLowBits = 7;
+
+/// Both planes of integers of up to 15 bits: v = 128 * high + low, low in [-64, 63].
+struct Planes {
+  hn::Vec<I32> high, low;
+};
+HWY_INLINE Planes split(hn::Vec<I32> v) {
+  const I32 d;
+  const auto high = hn::ShiftRight<kLowBits>(hn::Add(v, hn::Set(d, 1 << (kLowBits - 1))));
+  return {high, hn::Sub(v, hn::ShiftLeft<kLowBits>(high))};
+}
+
+HWY_INLINE float largest_magnitude(const float* x, int k) {
+  const F32 d;
+  VF32 largest = hn::Zero(d);
+  for (int i = 0; i < k; i += kLanes) largest = hn::Max(largest, hn::Abs(hn::LoadU(d, x + i)));
+  return hn::GetLane(hn::MaxOfLanes(d, largest));
+}
+
+#if HWY_TARGET == HWY_AVX3_DL
+
+/// Byte p of the result is that of element order[p]: the two narrowing steps leave element e at the position given by
+/// its bits, which one byte permutation undoes together with the order.
+HWY_INLINE __m512i narrow_position(const OperandOrder& order) {
+  const __m512i e = _mm512_loadu_si512(order.data());
+  const __m512i block = _mm512_and_si512(_mm512_slli_epi16(e, 2), _mm512_set1_epi8(0x30));
+  const __m512i dword = _mm512_and_si512(_mm512_srli_epi16(e, 2), _mm512_set1_epi8(0x0c));
+  return _mm512_or_si512(_mm512_or_si512(block, dword), _mm512_and_si512(e, _mm512_set1_epi8(3)));
+}
+HWY_INLINE __m512i narrow(const __m512i (&v)[4], __m512i position) {
+  const __m512i words = _mm512_packs_epi32(v[0], v[1]), more = _mm512_packs_epi32(v[2], v[3]);
+  return _mm512_permutexvar_epi8(position, _mm512_packs_epi16(words, more));
+}
+
+template <int kPlanes>
+HWY_INLINE int32_t quantise_planes(const float* x, int k, float inverse, const OperandOrder& order, int8_t* out) {
+  const __m512i position = narrow_position(order);
+  const __m512 factor = _mm512_set1_ps(inverse);
+  __m512i sum = _mm512_setzero_si512();
+  for (int i = 0; i < k; i += 64) {
+    const int left = std::min(64, k - i);
+    __m512i high[4], low[4];
+    for (int v = 0; v < 4; ++v) {
+      const __m512 value = 16 * v < left ? _mm512_loadu_ps(x + i + 16 * v) : _mm512_setzero_ps();
+      const __m512i integer = _mm512_cvtps_epi32(_mm512_mul_ps(value, factor));
+      sum = _mm512_add_epi32(sum, integer);
+      const Planes planes = split(hn::Vec<I32>{integer});
+      high[v] = kPlanes == 2 ? planes.high.raw : integer;
+      low[v] = planes.low.raw;
+    }
+    const __mmask64 kept = left == 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
+    _mm512_mask_storeu_epi8(out + i, kept, narrow(high, position));
+    if constexpr (kPlanes == 2) _mm512_mask_storeu_epi8(out + k + i, kept, narrow(low, position));
+  }
+  return _mm512_reduce_add_epi32(sum);
+}
+
+#else
+
+template <int kPlanes>
+HWY_INLINE int32_t quantise_planes(const float* x, int k, float inverse, const OperandOrder& order, int8_t* out) {
+  const F32 d;
+  const I32 di;
+  const hn::Rebind<int8_t, F32> d8;
+  const VF32 factor = hn::Set(d, inverse);
+  auto sum = hn::Zero(di);
+  for (int i = 0; i < k; i += 64) {
+    const int left = std::min(64, k - i);
+    HWY_ALIGN int8_t high[64], low[64];
+    for (int j = 0; j < left; j += kLanes) {
+      const auto integer = hn::NearestInt(hn::Mul(hn::LoadU(d, x + i + j), factor));
+      sum = hn::Add(sum, integer);
+      if constexpr (kPlanes == 2) {
+        const Planes planes = split(integer);
+        hn::StoreU(hn::DemoteTo(d8, planes.high), d8, high + j);
+        hn::StoreU(hn::DemoteTo(d8, planes.low), d8, low + j);
+      } else {
+        hn::StoreU(hn::DemoteTo(d8, integer), d8, high + j);
+      }
+    }
+    for (int p = 0; p < left; ++p) {
+      const size_t e = order[static_cast<size_t>(p)];
+      out[i + p] = high[e];
+      if constexpr (kPlanes == 2) out[k + i + p] = low[e];
+    }
+  }
+  return hn::GetLane(hn::SumOfLanes(di, sum));
+}
+
+#endif
+
+float quantise(const float* x, int k, int planes, const OperandOrder& order, int8_t* out, int32_t* sum) {
+  const float largest = largest_magnitude(x, k);
+  if (!(largest >= kLeastMagnitude)) {
+    std::memset(out, 0, static_cast<size_t>(planes * k));
+    *sum = 0;
+    return 0;
+  }
+  // 127 * 128: the high plane ends at 127.
+  const float limit = planes == 2 ? 16256.0f : 127.0f;
+  const float inverse = limit / largest;
+  *sum = planes == 2 ? quantise_planes<2>(x, k, inverse, order, out) : quantise_planes<1>(x, k, inverse, order, out);
+  return largest / limit;
+}
+
+// --- parameters ----------------------------------------------------------------------------------
+
+float peak(const float* x, int k) {
+  const F32 d;
+  VF32 energy = hn::Zero(d);
+  for (int i = 0; i < k; i += kLanes) {
+    const VF32 v = hn::LoadU(d, x + i);
+    energy = hn::MulAdd(v, v, energy);
+  }
+  const float sum = hn::GetLane(hn::SumOfLanes(d, energy)), largest = largest_magnitude(x, k);
+  return sum > 0 ? largest * largest * static_cast<float>(k) / sum : 0;
+}
+
+float apply(const float* x, const float* scale, const float* zero, int k, float* out) {
+  const F32 d;
+  if (!zero) {
+    for (int i = 0; i < k; i += kLanes) hn::StoreU(hn::Mul(hn::LoadU(d, x + i), hn::LoadU(d, scale + i)), d, out + i);
+    return 0;
+  }
+  VF32 bias = hn::Zero(d);
+  for (int i = 0; i < k; i += kLanes) {
+    const VF32 value = hn::LoadU(d, x + i);
+    hn::StoreU(hn::Mul(value, hn::LoadU(d, scale + i)), d, out + i);
+    bias = hn::MulAdd(value, hn::LoadU(d, zero + i), bias);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, bias));
+}
+
+void affine_parameters(const uint16_t* scales, const uint16_t* zeros, int n, float middle, float* scale, float* zero) {
+  const F32 d;
+  const U16 d16;
+  const VF32 from_middle = hn::Set(d, middle);
+  for (int i = 0; i < n; i += kLanes) {
+    const VF32 s = f32_from_f16(hn::LoadU(d16, scales + i));
+    hn::StoreU(s, d, scale + i);
+    hn::StoreU(hn::MulAdd(s, from_middle, f32_from_f16(hn::LoadU(d16, zeros + i))), d, zero + i);
+  }
+}
+
+void permute(const float* x, const OperandOrder& order, float* out) {
+#if HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_AVX3
+  const __m512 v[4] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16), _mm512_loadu_ps(x + 32), _mm512_loadu_ps(x + 48)};
+  for (int i = 0; i < 64; i += 16) {
+    const __m512i from = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(order.data() + i)));
+    const __m512 low = _mm512_permutex2var_ps(v[0], from, v[1]), high = _mm512_permutex2var_ps(v[2], from, v[3]);
+    const __mmask16 upper = _mm512_test_epi32_mask(from, _mm512_set1_epi32(32));
+    _mm512_storeu_ps(out + i, _mm512_mask_blend_ps(upper, low, high));
+  }
+#else
+  for (size_t p = 0; p < order.size(); ++p) out[p] = x[order[p]];
+#endif
+}
+
+// --- packing -------------------------------------------------------------------------------------
+
+/// Contraction index of byte m, field f of a word.
+HWY_INLINE int element_of(const TileGrid& grid, const OperandOrder& order, int word, int m, int f) {
+  const int fields = 8 / grid.word_bits(), words_of_64 = 2 * grid.word_bits();
+  const int position = (word % words_of_64 * fields + f) * 4 + m;
+  return word / words_of_64 * 64 + order[static_cast<size_t>(position)];
+}
+
+/// One row of words where the free index is contiguous in the codes: `shift` is that of the plane inside a code, bit(m,
+/// f) where a field stands in the word, and field codes of contraction index k are at codes + k * ld.
+template <class Bit>
+HWY_INLINE void pack_row(const TileGrid& grid, const TileStrip& strip, const OperandOrder& order, const uint8_t* codes,
+                         int64_t ld, int first_word, int words, int shift, unsigned mask, Bit bit, int turn,
+                         std::byte* row) {
+  const U32 d;
+  const hn::Rebind<uint8_t, U32> d8;
+  const int fields = 8 / grid.word_bits();
+  for (int x = 0; x < strip.width; x += kLanes) {
+    VU32 word = hn::Zero(d);
+    for (int w = first_word; w < first_word + words; ++w) {
+      for (int f = 0; f < fields; ++f) {
+        for (int m = 0; m < 4; ++m) {
+          const int k = element_of(grid, order, w, m, f);
+          VU32 code = hn::PromoteTo(d, hn::LoadU(d8, codes + k * ld + strip.first + x));
+          code = hn::And(hn::ShiftRightSame(code, shift), hn::Set(d, mask));
+          word = hn::Or(word, hn::ShiftLeftSame(code, 8 * m + bit(w, f)));
+        }
+      }
+    }
+    HWY_ALIGN uint32_t lanes[kLanes];
+    hn::Store(word, d, lanes);
+    for (int i = 0; i < kLanes; i += 4) {
+      std::memcpy(row + entry_offset(strip, x + i, turn), lanes + i, std::min(16, 4 * kLanes));
+    }
+  }
+}
+
+/// The same where the contraction index is contiguous: codes of free index x are at codes + x * ld.
+template <class Bit>
+HWY_INLINE void pack_across(const TileGrid& grid, const TileStrip& strip, const OperandOrder& order,
+                            const uint8_t* codes, int64_t ld, int first_word, int words, int shift, unsigned mask,
+                            Bit bit, int turn, std::byte* row) {
+  const int fields = 8 / grid.word_bits();
+  for (int x = 0; x < strip.width; ++x) {
+    const uint8_t* own = codes + (strip.first + x) * ld;
+    uint32_t word = 0;
+    for (int w = first_word; w < first_word + words; ++w) {
+      for (int f = 0; f < fields; ++f) {
+        for (int m = 0; m < 4; ++m) {
+          const unsigned code = static_cast<unsigned>(own[element_of(grid, order, w, m, f)]) >> shift & mask;
+          word |= code << (8 * m + bit(w, f));
+        }
+      }
+    }
+    std::memcpy(row + entry_offset(strip, x, turn), &word, sizeof word);
+  }
+}
+
+void pack(const TileGrid& grid, const uint8_t* codes, int64_t ld, bool channel_major, std::byte* out) {
+  const OperandOrder order = operand_order(grid);
+  const bool along = (grid.side == Side::key) == channel_major;
+  const auto put = [&](const TileStrip& strip, int word, int words, int shift, unsigned mask, auto bit, int turn,
+                       size_t offset) {
+    std::byte* row = out + strip.offset + offset;
+    if (along) {
+      pack_row(grid, strip, order, codes, ld, word, words, shift, mask, bit, turn, row);
+    } else {
+      pack_across(grid, strip, order, codes, ld, word, words, shift, mask, bit, turn, row);
+    }
+  };
+  const int b = grid.word_bits();
+  const auto wide_bit = [b](int, int f) { return b * f; };
+  for (int x = 0; x < grid.free_size();) {
+    const TileStrip strip = strip_at(grid, x);
+    for (int word = 0; word < grid.words(); ++word) {
+      put(strip, word, 1, 0, (1u << b) - 1, wide_bit, row_turn(strip, word), row_offset(grid, strip, word));
+    }
+    for (int group = 0; grid.bits == 3 && 2 * group < grid.words(); ++group) {
+      put(strip, 2 * group, 2, 2, 1u, narrow_bit, narrow_row_turn(group), narrow_row_offset(strip, group));
+    }
+    x += strip.width;
+  }
+}
+
+#endif  // HWY_TARGET != HWY_SCALAR
+
+// --- the table -----------------------------------------------------------------------------------
+
+const TileKernels& table() {
+#if HWY_TARGET == HWY_SCALAR
+#if HWY_ARCH_X86
+  static constexpr auto kDot = tile_dot_sse2;
+#else
+  static constexpr auto kDot = plain::dot;
+#endif
+  static constexpr TileKernels kTable = {
+      plain::operand,           kDot,           plain::quantise, plain::peak, plain::apply,
+      plain::affine_parameters, plain::permute, plain::pack,     0,           "baseline"};
+#else
+#if HWY_TARGET == HWY_AVX3_DL
+  static constexpr auto kDot = tile_dot_vnni;
+  static constexpr auto kName = "vnni";
+#elif HWY_TARGET == HWY_NEON
+  static constexpr auto kDot = tile_dot_neon;
+  static constexpr auto kName = "neon";
+#elif HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
+  static constexpr auto kDot = tile_dot_avx2;
+  static constexpr auto kName = "avx2";
+#elif HWY_ARCH_X86
+  static constexpr auto kDot = tile_dot_sse2;
+  static constexpr auto kName = "sse2";
+#else
+  static constexpr auto kDot = plain::dot;
+  static constexpr auto kName = "plain";
+#endif
+  static constexpr TileKernels kTable = {operand,           kDot,    quantise, peak,        apply,
+                                         affine_parameters, permute, pack,     kTableShift, kName};
+#endif
+  return kTable;
+}
+
+}  // namespace veloxquant::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace veloxquant::kernels {
+
+HWY_EXPORT(table);
+
+const TileKernels& tile_kernels() { return HWY_DYNAMIC_DISPATCH(table)(); }
+
+int operand_shift(const TileKernels& kernels, const TileLevels& levels, int bits) {
+  switch (levels.kind) {
+    case TileLevels::Kind::raw: {
+      // Bytes are the codes, of 8 bits with the sign that the dot product wants.
+      const int middle = 1 << (bits - 1);
+      return bits == 8 ? kernels.table_shift : middle;
+    }
+    default:
+      return kernels.table_shift;
+  }
+}
+
+}  // namespace veloxquant::kernels
+#endif  // HWY_ONCE
