@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/check.h"
 #include "veloxquant/codecs.h"
 
 namespace veloxquant::bench {
@@ -17,20 +18,29 @@ MethodDef local_method(std::string_view name, std::function<Recipe(const BuildCo
 }
 
 Recipe codebook(const BuildContext& context, int bits) {
-  const auto side = [&](int dim, uint32_t stream) {
-    return lloyd_row({.dim = dim, .bits = bits, .rotation = Rotation::rht, .seed = context.seed, .stream = stream});
+  const auto coded = [&](Side side, int dim) {
+    return lloyd_row({.dim = dim,
+                      .bits = bits,
+                      .rotation = Rotation::rht,
+                      .seed = context.seed,
+                      .stream = static_cast<uint32_t>(side),
+                      .role = context.role(side)});
   };
-  return {.placement = direct(), .key = side(context.shape.dim_k, 0), .value = side(context.shape.dim_v, 1)};
+  return {.placement = direct(),
+          .key = coded(Side::key, context.shape.dim_k),
+          .value = coded(Side::value, context.shape.dim_v)};
 }
 
 Recipe affine(const BuildContext& context, int bits) {
   return {.placement = aligned_window(kAffineGroup, 0),
-          .key = affine_block(context.shape.dim_k, bits, kAffineGroup),
-          .value = affine_row(context.shape.dim_v, bits, kAffineGroup)};
+          .key = affine_block(context.shape.dim_k, bits, kAffineGroup, context.role(Side::key)),
+          .value = affine_row(context.shape.dim_v, bits, kAffineGroup, context.role(Side::value))};
 }
 
 Recipe int8(const BuildContext& context) {
-  return {.placement = direct(), .key = int8_row(context.shape.dim_k), .value = int8_row(context.shape.dim_v)};
+  return {.placement = direct(),
+          .key = int8_row(context.shape.dim_k, context.role(Side::key)),
+          .value = int8_row(context.shape.dim_v, context.role(Side::value))};
 }
 
 /// Methods nobody would use, because keys and values are coded alike: what a codec costs shows in them.
@@ -46,6 +56,18 @@ const std::vector<MethodDef>& local_methods() {
   return methods;
 }
 
+const MethodDef* find_local(const std::string& codec) {
+  const auto it = std::ranges::find(local_methods(), codec, &MethodDef::name);
+  return it == local_methods().end() ? nullptr : &*it;
+}
+
+std::string precision_of(const std::string& arithmetic) { return arithmetic == "int8" ? "fast" : arithmetic; }
+std::string arithmetic_of(const MethodSpec& method) {
+  if (method.def->name == "exact") return "float";
+  const std::string& precision = method.options.choice("attend_precision");
+  return precision == "fast" ? "int8" : precision;
+}
+
 void append(const Workload& workload, KVCache& cache, int tokens) {
   const int first = cache.offset();
   cache.append(workload.rows(Side::key, first, tokens), workload.rows(Side::value, first, tokens));
@@ -58,31 +80,40 @@ std::vector<std::string> default_codecs() {
           "int8",      "f16",       "kivi(bits=4)", "kivi",    "turboquant_rvq"};
 }
 
-std::vector<Candidate> candidates_of(const std::string& codec) { return {{codec, "float"}}; }
+std::vector<Candidate> candidates_of(const std::string& codec, const std::vector<std::string>& arithmetics) {
+  if (find_local(codec) == nullptr) return {{codec, arithmetic_of(method_of({codec, {}}))}};
+  std::vector<Candidate> candidates;
+  for (const std::string& arithmetic : arithmetics) candidates.push_back({codec, arithmetic});
+  return candidates;
+}
 
 MethodSpec method_of(const Candidate& candidate) {
   if (candidate.codec == "f16") return parse_method("exact(dtype=f16)");
-  const auto local = std::ranges::find(local_methods(), candidate.codec, &MethodDef::name);
-  if (local == local_methods().end()) return parse_method(candidate.codec);
-  return {.text = candidate.codec, .def = &*local, .options = Options(general_options())};
+  const MethodDef* local = find_local(candidate.codec);
+  if (local == nullptr) return parse_method(candidate.codec);
+  MethodSpec method{.text = candidate.codec, .def = local, .options = Options(general_options())};
+  const auto problem = method.options.set_text("attend_precision", precision_of(candidate.arithmetic));
+  VQ_CHECK(!problem);
+  return method;
 }
 
-// One copy is encoded, the others take over its bytes: blocks then lie stream by stream, as after loading a state.
-// Copies that were filled by appends, with the blocks of all streams mixed, took the same times.
-StoredAttention::StoredAttention(const Workload& workload, const Candidate& candidate, int tokens, int queries,
-                                 size_t rotating_bytes)
-    : output_(static_cast<size_t>(queries) * kQHeads * static_cast<size_t>(workload.dim)) {
-  const MethodSpec method = method_of(candidate);
-  KVCache first(method, layer_shape(workload.dim));
-  while (first.offset() < tokens) append(workload, first, std::min(Workload::kChunk, tokens - first.offset()));
-  packed_bytes_ = first.used_bytes();
-  const std::vector<std::byte> state = first.state();
-  first.reset();
+StoredPrompt store_prompt(const Workload& workload, const Candidate& candidate, int tokens) {
+  KVCache cache(method_of(candidate), layer_shape(workload.dim));
+  while (cache.offset() < tokens) append(workload, cache, std::min(Workload::kChunk, tokens - cache.offset()));
+  const size_t bytes = cache.used_bytes();
+  return {.state = cache.state(), .tokens = tokens, .packed_bytes = bytes};
+}
 
-  const std::vector<LayerShape> shapes(rotating_bytes / packed_bytes_ + 1, layer_shape(workload.dim));
-  layers_ = std::make_unique<CacheSet>(method, shapes);
+// In a copy blocks lie stream by stream, as after loading a state. Copies that were filled by appends, with the blocks
+// of all streams mixed, took the same times.
+StoredAttention::StoredAttention(const Workload& workload, const Candidate& candidate, const StoredPrompt& prompt,
+                                 int queries, size_t rotating_bytes)
+    : output_(static_cast<size_t>(queries) * kQHeads * static_cast<size_t>(workload.dim)) {
+  const std::vector<LayerShape> shapes(rotating_bytes / prompt.packed_bytes + 1, layer_shape(workload.dim));
+  layers_ = std::make_unique<CacheSet>(method_of(candidate), shapes);
+#pragma omp parallel for
   for (int i = 0; i < layers_->size(); ++i) {
-    (*layers_)[i].set_state(state);
+    (*layers_)[i].set_state(prompt.state);
     append(workload, (*layers_)[i], queries);
   }
   in_.q = workload.queries(queries);

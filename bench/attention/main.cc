@@ -1,6 +1,6 @@
 // Attention over packed caches beside ggml's flash attention over its own, and the memory stream of the same minutes.
 //
-// Decode rotates through half a gigabyte of copies a contestant, and all other contestants have their turn between two
+// Decode rotates through 384 MiB of copies a contestant, and all other contestants have their turn between two
 // samples of one: rows come from memory, not from a cache. Times are CPU time of the thread (wall time of several),
 // medians over rounds in which every contestant takes one sample of at least 0.1 s.
 #include <CLI/CLI.hpp>
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <utility>
 
 #include "caches.h"
 #include "check.h"
@@ -17,7 +18,7 @@
 #include "contest.h"
 #include "ggml_attention.h"
 #include "io/file.h"
-#include "kernels/kernels.h"
+#include "kernels/instruction_set.h"
 #include "memory_stream.h"
 #include "report.h"
 #include "veloxquant/errors.h"
@@ -26,8 +27,8 @@ namespace veloxquant::bench {
 namespace {
 
 constexpr double kSeconds = 570, kQuickSeconds = 110;  // ten minutes and two, with room for a last round
-constexpr size_t kDecodeCopies = size_t{512} << 20;
-constexpr size_t kPrefillCopies = size_t{64} << 20;  // a store is read once for many queries: caches decide little
+constexpr size_t kDecodeCopies = size_t{384} << 20;
+constexpr size_t kPrefillCopies = size_t{16} << 20;  // a store is read once for many queries: caches decide little
 constexpr double kMemoryShare = 0.7;                 // of what the system could give
 constexpr int kEncodeTokens = 8192;
 
@@ -35,15 +36,20 @@ struct Arguments {
   bool quick = false;
   std::string json, codecs;
   std::vector<int> threads = {1}, dims;
-  std::vector<std::string> ops = {"decode", "prefill", "encode"};
+  std::vector<std::string> ops = {"decode", "prefill", "encode"}, arithmetic = {"2term", "int8"};
 };
 
 /// One table, or one for each number of threads.
 struct Cell {
   Op op;
   int dim, tokens;
-  double weight() const { return op == Op::encode ? 1 : 3; }  ///< share of the time
+  double weight() const;  ///< share of the time
 };
+
+double Cell::weight() const {
+  const double rounds = op == Op::encode ? 1 : op == Op::prefill && tokens < 8192 ? 1.5 : tokens < 32768 ? 2 : 3;
+  return rounds * (1 + dim / 128.0);
+}
 
 std::vector<int> tokens_of(Op op, bool quick) {
   if (op == Op::encode) return {kEncodeTokens};
@@ -95,11 +101,14 @@ class Contest {
       : cell_(cell), workload_(cell.dim) {
     enter(stream);
     if (cell.op == Op::encode) {
-      for (const Candidate& candidate : candidates) add_encoding(candidate);
+      for (const Candidate& candidate : candidates) {
+        if (std::exchange(stored_codec_, candidate.codec) != candidate.codec) add_encoding(candidate);
+      }
     } else {
       choose_copies(candidates.size());
       add_yardsticks();
       for (const Candidate& candidate : candidates) add_attention(candidate);
+      prompt_ = {};
     }
   }
 
@@ -164,10 +173,14 @@ class Contest {
         .once = prefill && type != GgmlType::f16;
   }
 
+  // Candidates that differ in arithmetic follow each other and share the encoded bytes.
   void add_attention(const Candidate& candidate) {
-    auto ours = std::make_unique<StoredAttention>(workload_, candidate, cell_.tokens, queries_of(cell_.op), copies_);
-    const auto bytes = static_cast<double>(ours->packed_bytes());
-    add({.contestant = std::move(ours), .name = candidate.codec, .kind = candidate.arithmetic, .bytes = bytes});
+    if (candidate.codec != stored_codec_) prompt_ = store_prompt(workload_, candidate, cell_.tokens);
+    stored_codec_ = candidate.codec;
+    add({.contestant = std::make_unique<StoredAttention>(workload_, candidate, prompt_, queries_of(cell_.op), copies_),
+         .name = candidate.codec,
+         .kind = candidate.arithmetic,
+         .bytes = static_cast<double>(prompt_.packed_bytes)});
   }
 
   void add_encoding(const Candidate& candidate) {
@@ -208,6 +221,8 @@ class Contest {
   Cell cell_;
   Workload workload_;
   size_t copies_ = 0;
+  std::string stored_codec_;
+  StoredPrompt prompt_;
   std::vector<Thing> things_;
   std::vector<Entry> entries_;
 };
@@ -215,7 +230,7 @@ class Contest {
 std::vector<Candidate> chosen_candidates(const Arguments& args) {
   std::vector<Candidate> candidates;
   for (const std::string& codec : args.codecs.empty() ? default_codecs() : cli::split_list(args.codecs)) {
-    for (const Candidate& candidate : candidates_of(codec)) {
+    for (const Candidate& candidate : candidates_of(codec, args.arithmetic)) {
       for (const int dim : dims_of(args)) check_method(method_of(candidate), layer_shape(dim));
       candidates.push_back(candidate);
     }
@@ -231,6 +246,7 @@ void check_dims(const Arguments& args) {
 }
 
 void run(const Arguments& args) {
+  kernels::obey_environment();
   check_dims(args);
   const std::vector<Candidate> candidates = chosen_candidates(args);
   if (!args.json.empty()) cli::check_writable(args.json);
@@ -264,6 +280,9 @@ void add_options(CLI::App& app, Arguments& args) {
   app.add_option("--ops", args.ops, "decode, prefill, encode (all)")
       ->delimiter(',')
       ->check(CLI::IsMember({"decode", "prefill", "encode"}));
+  app.add_option("--arithmetic", args.arithmetic, "float, 2term, int8 (2term,int8): of the codecs that have a choice")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"float", "2term", "int8"}));
   app.footer(
       "Codecs: codebook4 codebook3 codebook2 affine4 affine2 int8 f16, keys and values alike; or any method.\n"
       "ns/row: time for a stored token and kv head with its four query heads. GB/s: packed bytes; encode: fp16 input.\n"

@@ -8,7 +8,7 @@
 
 #include "cli/output.h"
 #include "core/text.h"
-#include "kernels/kernels.h"
+#include "kernels/instruction_set.h"
 
 namespace veloxquant::bench {
 namespace {
