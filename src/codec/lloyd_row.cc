@@ -9,8 +9,8 @@
 #include <numbers>
 #include <vector>
 
-#include "codec/code_scratch.h"
 #include "codec/codec_check.h"
+#include "codec/encode_scratch.h"
 #include "codec/pack.h"
 #include "codec/scalar_table.h"
 #include "codec/tile_codec.h"
@@ -45,7 +45,8 @@ class LloydRowCodec final : public TileCodec {
         tables_(lloyd_tables(options.dim, options.bits, options.stage2, laplace_scale(options))) {}
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
-    uint8_t* codes = code_scratch(static_cast<size_t>(std::min(rows.rows, kEncodedRows)) * static_cast<size_t>(dim()));
+    uint8_t* codes =
+        encode_scratch<uint8_t>(static_cast<size_t>(std::min(rows.rows, kEncodedRows)) * static_cast<size_t>(dim()));
     for (int first = 0; first < rows.rows; first += kEncodedRows, unit += kEncodedRows) {
       const int count = std::min(kEncodedRows, rows.rows - first);
       encode_codes({rows.x + first * rows.ld, rows.ld, count, rows.dim}, codes,
@@ -75,12 +76,10 @@ class LloydRowCodec final : public TileCodec {
 
   /// Up to kTurnedRows rows.
   void encode_rows(const RowsView& rows, uint8_t* codes, uint16_t* stored) const {
-    const size_t floats = static_cast<size_t>(rows.rows) * static_cast<size_t>(dim());
-    thread_local std::vector<float> turned;  // kept, as the codes are
-    if (turned.size() < floats) turned.resize(floats);
-    Norms norms(rows);
-    map()->forward(rows.rows, rows.x, rows.ld, turned.data(), dim());
-    quantise(rows.rows, turned.data(), norms.factors(root_dim_).data(), codes);
+    float* turned = encode_scratch<float>(static_cast<size_t>(rows.rows) * static_cast<size_t>(dim()));
+    const Norms norms(rows);
+    map()->forward(rows.rows, rows.x, rows.ld, turned, dim());
+    quantise(rows.rows, turned, norms.factors(root_dim_).data(), codes);
     for (int r = 0; r < rows.rows; ++r) {
       uint8_t* row_codes = codes + int64_t{r} * dim();
       stored[r] = norms.stored[r];
@@ -88,7 +87,7 @@ class LloydRowCodec final : public TileCodec {
         stored[r] = 0;
         std::fill_n(row_codes, dim(), uint8_t{0});
       } else if (norm_mode_ != NormMode::paper) {
-        stored[r] = corrected_norm(norms.exact[r], norms.rounded[r], turned.data() + int64_t{r} * dim(), row_codes);
+        stored[r] = corrected_norm(norms.exact[r], norms.rounded[r], turned + int64_t{r} * dim(), row_codes);
       }
     }
   }
@@ -99,9 +98,10 @@ class LloydRowCodec final : public TileCodec {
       kernels::inner_products(rows.x, rows.ld, rows.x, rows.ld, count, rows.dim, exact);
       for (int r = 0; r < count; ++r) {
         exact[r] = std::sqrt(exact[r]);
-        stored[r] = f16_from_f32(std::min(exact[r], kLargestHalf));
-        rounded[r] = f32_from_f16(stored[r]);
+        rounded[r] = std::min(exact[r], kLargestHalf);
       }
+      kernels::from_f32(rounded, count, DType::f16, stored);
+      kernels::to_f32(stored, count, DType::f16, rounded);
     }
     bool is_zero(int r) const { return exact[r] < kLeastNorm || rounded[r] == 0; }
     /// sqrt(dim) / rounded norm, 0 for rows stored as zero.

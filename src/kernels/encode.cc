@@ -440,27 +440,38 @@ void inner_products(const float* a, int64_t lda, const float* b, int64_t ldb, in
   }
 }
 
-/// The search for a code by halving: table k holds the 2^k bounds that step k chooses from. Without permutations by a
-/// vector, few bounds are compared with one by one.
+/// A vector of table entries, 2^kBits of them; in registers where a permutation reaches them all.
+template <int kBits>
+HWY_INLINE VF32 look_up(const float* table, VU32 index) {
+  const F32 d;
+  if constexpr (VQ_AVX2_OR_LATER && (1 << kBits) <= kLanes) {
+    return hn::TableLookupLanes(hn::Load(d, table), hn::IndicesFromVec(d, index));
+  } else {
+    return hn::GatherIndex(d, table, hn::BitCast(I32(), index));
+  }
+}
+
+/// The search for a code by halving: step k compares with one of 2^k bounds and finds the code's bit 2^(kBits - 1 - k).
+/// Where a permutation reaches a table of 2^kBits, tables are indexed by the code so far, else by its bits so far.
+/// Without permutations by a vector, few bounds are compared with one by one.
 template <int kBits>
 class Bounds {
  public:
   explicit Bounds(const float* bounds) {
-    if (kCompare) {
-      std::copy_n(bounds, (1 << kBits) - 1, tables_);
-      return;
-    }
-    for (int k = 0; k < kBits; ++k) {
-      for (int i = 0; i < (1 << k); ++i) tables_[first(k) + i] = bounds[((2 * i + 1) << (kBits - 1 - k)) - 1];
+    if (kCompare) std::copy_n(bounds, kSize - 1, tables_);
+    for (int k = 0; k < kBits && !kCompare; ++k) {
+      const int half = 1 << (kBits - 1 - k);
+      for (int i = 0; i < (1 << k); ++i)
+        tables_[first(k) + (kPlain ? 2 * half * i : i)] = bounds[(2 * i + 1) * half - 1];
     }
   }
 
   HWY_INLINE VU32 operator()(VF32 value) const {
     const U32 du;
     const auto above = [&](int i) { return hn::RebindMask(du, hn::Gt(value, hn::Set(F32(), tables_[i]))); };
-    VU32 code = hn::IfThenElseZero(above(0), hn::Set(du, 1u));
+    VU32 code = hn::IfThenElseZero(above(0), hn::Set(du, kPlain ? kSize / 2u : 1u));
     if constexpr (kCompare) {
-      for (int i = 1; i < (1 << kBits) - 1; ++i) code = hn::Sub(code, hn::VecFromMask(du, above(i)));
+      for (int i = 1; i < kSize - 1; ++i) code = hn::Sub(code, hn::VecFromMask(du, above(i)));
     } else {
       step<1>(value, &code);
     }
@@ -468,34 +479,29 @@ class Bounds {
   }
 
  private:
+  static constexpr int kSize = 1 << kBits;
   static constexpr bool kCompare = !VQ_AVX2_OR_LATER && kBits <= 4;
+  static constexpr bool kPlain = VQ_AVX2_OR_LATER && kSize <= kLanes;
+
   /// Tables begin on a vector.
   static constexpr int first(int k) {
     int at = 0;
-    for (int i = 0; i < k; ++i) at += std::max(1 << i, kLanes);
+    for (int i = 0; i < k; ++i) at += std::max(kPlain ? kSize : 1 << i, kLanes);
     return at;
   }
   template <int k>
   HWY_INLINE void step(VF32 value, VU32* code) const {
     if constexpr (k < kBits) {
       const U32 du;
-      const auto above = hn::RebindMask(du, hn::Gt(value, bound<k>(*code)));
-      const VU32 twice = hn::Add(*code, *code);
-      *code = hn::IfThenElse(above, hn::Add(twice, hn::Set(du, 1u)), twice);
+      const VF32 bound = look_up < kPlain ? kBits : k > (tables_ + first(k), *code);
+      const auto above = hn::RebindMask(du, hn::Gt(value, bound));
+      const VU32 below = kPlain ? *code : hn::Add(*code, *code);
+      *code = hn::IfThenElse(above, hn::Add(below, hn::Set(du, kPlain ? 1u << (kBits - 1 - k) : 1u)), below);
       step<k + 1>(value, code);
     }
   }
-  template <int k>
-  HWY_INLINE VF32 bound(VU32 code) const {
-    const F32 d;
-    if constexpr (VQ_AVX2_OR_LATER && (1 << k) <= kLanes) {
-      return hn::TableLookupLanes(hn::Load(d, tables_ + first(k)), hn::IndicesFromVec(d, code));
-    } else {
-      return hn::GatherIndex(d, tables_ + first(k), hn::BitCast(I32(), code));
-    }
-  }
 
-  HWY_ALIGN float tables_[first(kBits)] = {};
+  HWY_ALIGN float tables_[first(kBits) + kSize] = {};
 };
 
 /// function(std::integral_constant<int, bits>), bits in 1..8.
@@ -537,8 +543,10 @@ HWY_NOINLINE void encode_residual_rows(const float* u, int64_t ldu, int rows, in
   const F32 d;
   const U32 du;
   const Bounds<kBits> search(bounds);
+  HWY_ALIGN float table[std::max(1 << kBits, kLanes)] = {};
+  std::copy_n(levels, 1 << kBits, table);
   const auto refine = [&](VF32 value, VU32 code) {
-    const VF32 level = hn::GatherIndex(d, levels, hn::BitCast(I32(), code));
+    const VF32 level = look_up<kBits>(table, code);
     return hn::Or(hn::ShiftLeft<kBits>(code), search(hn::Sub(value, level)));
   };
   for (int r = 0; r < rows; ++r, u += ldu, codes += dim) {

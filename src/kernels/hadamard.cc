@@ -2,7 +2,6 @@
 // column, then butterflies of growing stride. Factors of 1 and -1 make products exact, so a fused multiply-add rounds
 // once, as the addition does.
 #include <algorithm>
-#include <bit>
 
 #include "core/check.h"
 #include "kernels/kernels.h"
@@ -16,6 +15,13 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace veloxquant::kernels::HWY_NAMESPACE {
+
+/// Of a row that stay in registers at once.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON
+inline constexpr int kMostVectors = 16;
+#else
+inline constexpr int kMostVectors = 8;
+#endif
 
 #if HWY_TARGET != HWY_SCALAR
 /// The lanes kStride away.
@@ -81,7 +87,7 @@ HWY_INLINE void butterflies(int stride, float* low, float* high) {
   store_n(hn::Sub(a, b), d, high + i, rest);
 }
 
-/// to = the values of `from`, each times its factor if there are factors.
+/// to[i] = from[i] * factor[i]; `to` may be `from`.
 HWY_INLINE void multiply(const float* from, const float* factor, int n, float* to) {
   const F32 d;
   int i = 0;
@@ -89,32 +95,39 @@ HWY_INLINE void multiply(const float* from, const float* factor, int n, float* t
   for (; i < n; ++i) to[i] = from[i] * factor[i];
 }
 
-/// One round on a row, dim a multiple of a block of kVectors vectors: y = H F x, or F H x with kBack.
+/// All rounds on a row of kVectors vectors, in registers.
 template <int kVectors, bool kBack>
-HWY_INLINE void round_of_blocks(int dim, const float* factor, const float* x, float* y) {
+HWY_INLINE void rotate_in_registers(const HadamardRounds& map, const float* x, float* y) {
   const F32 d;
-  constexpr int kBlock = kVectors * kLanes;
-  const bool one_block = dim == kBlock;
-  for (int block = 0; block < dim; block += kBlock) {
-    VF32 v[kVectors];
-    for (int i = 0; i < kVectors; ++i) {
-      const int at = block + i * kLanes;
-      v[i] = hn::LoadU(d, x + at);
-      if (!kBack) v[i] = hn::Mul(v[i], hn::LoadU(d, factor + at));
-    }
+  VF32 v[kVectors];
+  for (int i = 0; i < kVectors; ++i) v[i] = hn::LoadU(d, x + i * kLanes);
+  for (int round = 0; round < map.rounds; ++round) {
+    const float* factor = map.factors + (kBack ? round : map.rounds - 1 - round) * kVectors * kLanes;
+    const auto multiply = [&] {
+      for (int i = 0; i < kVectors; ++i) v[i] = hn::Mul(v[i], hn::LoadU(d, factor + i * kLanes));
+    };
+    if (!kBack) multiply();
     lane_butterflies<1>(v);
     vector_butterflies(v);
-    for (int i = 0; i < kVectors; ++i) {
-      const int at = block + i * kLanes;
-      if (kBack && one_block) v[i] = hn::Mul(v[i], hn::LoadU(d, factor + at));
-      hn::StoreU(v[i], d, y + at);
-    }
+    if (kBack) multiply();
   }
-  if (one_block) return;
+  for (int i = 0; i < kVectors; ++i) hn::StoreU(v[i], d, y + i * kLanes);
+}
+
+/// H y in place for dim = kMostVectors vectors times a power of two.
+HWY_INLINE void hadamard_of_blocks(int dim, float* y) {
+  const F32 d;
+  constexpr int kBlock = kMostVectors * kLanes;
+  for (int block = 0; block < dim; block += kBlock) {
+    VF32 v[kMostVectors];
+    for (int i = 0; i < kMostVectors; ++i) v[i] = hn::LoadU(d, y + block + i * kLanes);
+    lane_butterflies<1>(v);
+    vector_butterflies(v);
+    for (int i = 0; i < kMostVectors; ++i) hn::StoreU(v[i], d, y + block + i * kLanes);
+  }
   for (int stride = kBlock; stride < dim; stride *= 2) {
     for (int base = 0; base < dim; base += 2 * stride) butterflies(stride, y + base, y + base + stride);
   }
-  if (kBack) multiply(y, factor, dim, y);
 }
 
 /// block = C block, C given column by column.
@@ -143,6 +156,7 @@ HWY_INLINE void apply_core(const float* columns, float* block) {
 
 /// Unnormalised H y in place, for any order.
 HWY_INLINE void hadamard(int dim, int core, const float* columns, float* y) {
+  if (core == 1 && dim >= kMostVectors * kLanes) return hadamard_of_blocks(dim, y);
   for (int block = 0; block < dim && core > 1; block += core) {
     if (core == 12) apply_core<12>(columns, y + block);
     if (core == 20) apply_core<20>(columns, y + block);
@@ -153,17 +167,20 @@ HWY_INLINE void hadamard(int dim, int core, const float* columns, float* y) {
   }
 }
 
+/// kVectors > 0: dim is as many vectors; 0: any.
 template <int kVectors, bool kBack>
-HWY_NOINLINE void rotate_rows(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+HWY_NOINLINE void rotate_rows(HadamardRounds map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
   const int dim = map.dim;
   for (int r = 0; r < rows; ++r) {
     const float* from = x + r * ldx;
     float* to = y + r * ldy;
+    if constexpr (kVectors > 0) {
+      rotate_in_registers<kVectors, kBack>(map, from, to);
+      continue;
+    }
     for (int round = 0; round < map.rounds; ++round, from = to) {
       const float* factor = map.factors + int64_t{kBack ? round : map.rounds - 1 - round} * dim;
-      if constexpr (kVectors > 0) {
-        round_of_blocks<kVectors, kBack>(dim, factor, from, to);
-      } else if (kBack) {
+      if (kBack) {
         if (from != to) std::copy_n(from, dim, to);
         hadamard(dim, map.core, map.rows, to);
         multiply(to, factor, dim, to);
@@ -178,17 +195,14 @@ HWY_NOINLINE void rotate_rows(const HadamardRounds& map, int rows, const float* 
 template <bool kBack>
 HWY_INLINE void rotate_any(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
   VQ_CHECK(map.rounds >= 1);
-  if (map.core != 1 || map.dim < kLanes) return rotate_rows<0, kBack>(map, rows, x, ldx, y, ldy);
-  switch (std::min(map.dim / kLanes, 8)) {
-    case 1:
-      return rotate_rows<1, kBack>(map, rows, x, ldx, y, ldy);
-    case 2:
-      return rotate_rows<2, kBack>(map, rows, x, ldx, y, ldy);
-    case 4:
-      return rotate_rows<4, kBack>(map, rows, x, ldx, y, ldy);
-    default:
-      return rotate_rows<8, kBack>(map, rows, x, ldx, y, ldy);
+  if (map.core == 1 && map.dim == kLanes) return rotate_rows<1, kBack>(map, rows, x, ldx, y, ldy);
+  if (map.core == 1 && map.dim == 2 * kLanes) return rotate_rows<2, kBack>(map, rows, x, ldx, y, ldy);
+  if (map.core == 1 && map.dim == 4 * kLanes) return rotate_rows<4, kBack>(map, rows, x, ldx, y, ldy);
+  if (map.core == 1 && map.dim == 8 * kLanes) return rotate_rows<8, kBack>(map, rows, x, ldx, y, ldy);
+  if constexpr (kMostVectors == 16) {
+    if (map.core == 1 && map.dim == 16 * kLanes) return rotate_rows<16, kBack>(map, rows, x, ldx, y, ldy);
   }
+  rotate_rows<0, kBack>(map, rows, x, ldx, y, ldy);
 }
 
 void rotate(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
