@@ -4,7 +4,6 @@
 // Block: [64 x ceil(dim * bits / 8) high codes | 64 x as many low codes, with two stages | 64 x fp16 n'], codes as
 // little-endian bit strings.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <numbers>
 #include <vector>
@@ -79,7 +78,7 @@ class LloydRowCodec final : public TileCodec {
     float* turned = encode_scratch<float>(static_cast<size_t>(rows.rows) * static_cast<size_t>(dim()));
     const Norms norms(rows);
     map()->forward(rows.rows, rows.x, rows.ld, turned, dim());
-    quantise(rows.rows, turned, norms.factors(root_dim_).data(), codes);
+    quantise(rows.rows, turned, norms, codes);
     for (int r = 0; r < rows.rows; ++r) {
       uint8_t* row_codes = codes + int64_t{r} * dim();
       stored[r] = norms.stored[r];
@@ -94,32 +93,25 @@ class LloydRowCodec final : public TileCodec {
 
   /// Of up to kTurnedRows rows, exact and as fp16.
   struct Norms {
-    explicit Norms(const RowsView& rows) : count(rows.rows) {
-      kernels::inner_products(rows.x, rows.ld, rows.x, rows.ld, count, rows.dim, exact);
-      for (int r = 0; r < count; ++r) {
+    explicit Norms(const RowsView& rows) {
+      kernels::inner_products(rows.x, rows.ld, rows.x, rows.ld, rows.rows, rows.dim, exact);
+      for (int r = 0; r < rows.rows; ++r) {
         exact[r] = std::sqrt(exact[r]);
         rounded[r] = std::min(exact[r], kLargestHalf);
       }
-      kernels::from_f32(rounded, count, DType::f16, stored);
-      kernels::to_f32(stored, count, DType::f16, rounded);
+      kernels::from_f32(rounded, rows.rows, DType::f16, stored);
+      kernels::to_f32(stored, rows.rows, DType::f16, rounded);
     }
     bool is_zero(int r) const { return exact[r] < kLeastNorm || rounded[r] == 0; }
-    /// sqrt(dim) / rounded norm, 0 for rows stored as zero.
-    std::array<float, kTurnedRows> factors(double root_dim) const {
-      std::array<float, kTurnedRows> factor{};
-      for (int r = 0; r < count; ++r) {
-        factor[static_cast<size_t>(r)] = is_zero(r) ? 0.0f : static_cast<float>(root_dim / rounded[r]);
-      }
-      return factor;
-    }
 
-    int count;
     float exact[kTurnedRows], rounded[kTurnedRows];
     uint16_t stored[kTurnedRows];
   };
 
-  /// Multiplies the rows by their factors in place and codes them.
-  void quantise(int rows, float* u, const float* factors, uint8_t* codes) const {
+  /// Codes the rows times sqrt(dim) / rounded norm; what comes of rows that are stored as zero does not matter.
+  void quantise(int rows, float* u, const Norms& norms, uint8_t* codes) const {
+    float factors[kTurnedRows];
+    for (int r = 0; r < rows; ++r) factors[r] = static_cast<float>(root_dim_ / norms.rounded[r]);
     const bool one_index = tables_->second.empty();
     const int bits = two_stages_ && one_index ? 2 * bits_ : bits_;
     kernels::encode_codebook(u, dim(), rows, dim(), factors, tables_->bounds.data(), bits, codes);

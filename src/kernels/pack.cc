@@ -58,7 +58,8 @@ HWY_INLINE void pack_run(const uint8_t* codes, int n, int shift, uint8_t* out) {
   constexpr unsigned kMask = (1u << kWidth) - 1;
   int i = 0;
 #if HWY_TARGET != HWY_SCALAR
-  if constexpr (kLanes > 4) i = pack_vectors<kWidth>(hn::ScalableTag<uint8_t>(), codes, i, n, shift, out);
+  if constexpr (kLanes > 8) i = pack_vectors<kWidth>(hn::ScalableTag<uint8_t>(), codes, i, n, shift, out);
+  if constexpr (kLanes > 4) i = pack_vectors<kWidth>(hn::CappedTag<uint8_t, 32>(), codes, i, n, shift, out);
   i = pack_vectors<kWidth>(hn::FixedTag<uint8_t, 16>(), codes, i, n, shift, out);
 #endif
   for (; i < n; i += kPerByte) {
