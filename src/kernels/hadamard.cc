@@ -2,6 +2,7 @@
 // column, then butterflies of growing stride. Factors of 1 and -1 make products exact, so a fused multiply-add rounds
 // once, as the addition does.
 #include <algorithm>
+#include <array>
 
 #include "core/check.h"
 #include "kernels/kernels.h"
@@ -15,6 +16,8 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace veloxquant::kernels::HWY_NAMESPACE {
+
+inline constexpr size_t kLargestCore = 28;
 
 /// Of a row that stay in registers at once.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON
@@ -130,37 +133,16 @@ HWY_INLINE void hadamard_of_blocks(int dim, float* y) {
   }
 }
 
-/// block = C block, C given column by column.
-template <int kCore>
-HWY_INLINE void apply_core(const float* columns, float* block) {
-  const F32 d;
-  constexpr int kVectors = (kCore + kLanes - 1) / kLanes, kRest = kCore - (kVectors - 1) * kLanes;
-  const auto load = [&](const float* from, int v) {
-    if constexpr (kRest == kLanes) return hn::LoadU(d, from + v * kLanes);
-    return v == kVectors - 1 ? load_n(d, from + v * kLanes, kRest) : hn::LoadU(d, from + v * kLanes);
-  };
-  VF32 sum[kVectors];
-  for (VF32& s : sum) s = hn::Zero(d);
-  for (int j = 0; j < kCore; ++j) {
-    const VF32 value = hn::Set(d, block[j]);
-    for (int v = 0; v < kVectors; ++v) sum[v] = hn::MulAdd(load(columns + j * kCore, v), value, sum[v]);
-  }
-  for (int v = 0; v < kVectors; ++v) {
-    if (v == kVectors - 1 && kRest < kLanes) {
-      store_n(sum[v], d, block + v * kLanes, kRest);
-    } else {
-      hn::StoreU(sum[v], d, block + v * kLanes);
-    }
-  }
-}
-
-/// Unnormalised H y in place, for any order.
+/// H y in place for rows of any order.
 HWY_INLINE void hadamard(int dim, int core, const float* columns, float* y) {
   if (core == 1 && dim >= kMostVectors * kLanes) return hadamard_of_blocks(dim, y);
+  std::array<float, kLargestCore> sum;
   for (int block = 0; block < dim && core > 1; block += core) {
-    if (core == 12) apply_core<12>(columns, y + block);
-    if (core == 20) apply_core<20>(columns, y + block);
-    if (core == 28) apply_core<28>(columns, y + block);
+    sum.fill(0);
+    for (int j = 0; j < core; ++j) {
+      for (int i = 0; i < core; ++i) sum[static_cast<size_t>(i)] += columns[j * core + i] * y[block + j];
+    }
+    std::copy_n(sum.begin(), core, y + block);
   }
   for (int stride = core; stride < dim; stride *= 2) {
     for (int base = 0; base < dim; base += 2 * stride) butterflies(stride, y + base, y + base + stride);
@@ -192,15 +174,70 @@ HWY_NOINLINE void rotate_rows(HadamardRounds map, int rows, const float* x, int6
   }
 }
 
+/// Channels of kLanes rows, a row a lane: orders that do not fill vectors waste no lane then.
+inline constexpr int kMostTurned = 512;
+
+/// block = C block, C given column by column.
+template <int kCore>
+HWY_INLINE void apply_core(const float* columns, float* block) {
+  const F32 d;
+  VF32 sum[kCore];
+  for (VF32& s : sum) s = hn::Zero(d);
+  for (int j = 0; j < kCore; ++j, columns += kCore) {
+    const VF32 value = hn::Load(d, block + j * kLanes);
+    for (int i = 0; i < kCore; ++i) sum[i] = hn::MulAdd(hn::Set(d, columns[i]), value, sum[i]);
+  }
+  for (int i = 0; i < kCore; ++i) hn::Store(sum[i], d, block + i * kLanes);
+}
+
+template <int kCore>
+HWY_INLINE void hadamard_of_channels(int dim, const float* columns, float* tile) {
+  for (int block = 0; block < dim && kCore > 1; block += kCore) apply_core<kCore>(columns, tile + block * kLanes);
+  for (int stride = kCore; stride < dim; stride *= 2) {
+    for (int base = 0; base < dim; base += 2 * stride) {
+      butterflies(stride * kLanes, tile + base * kLanes, tile + (base + stride) * kLanes);
+    }
+  }
+}
+
+HWY_INLINE void multiply_channels(const float* factor, int dim, float* tile) {
+  const F32 d;
+  for (int c = 0; c < dim; ++c, tile += kLanes) hn::Store(hn::Mul(hn::Load(d, tile), hn::Set(d, factor[c])), d, tile);
+}
+
+template <int kCore, bool kBack>
+HWY_NOINLINE void rotate_channels(HadamardRounds map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+  HWY_ALIGN float tile[kMostTurned * kLanes];
+  if (rows < kLanes) std::fill_n(tile, map.dim * kLanes, 0.0f);
+  for (int r = 0; r < rows; r += kLanes) {
+    const int count = std::min(rows - r, kLanes);
+    kernels::transpose(count, map.dim, x + r * ldx, ldx, tile, kLanes);
+    for (int round = 0; round < map.rounds; ++round) {
+      const float* factor = map.factors + (kBack ? round : map.rounds - 1 - round) * map.dim;
+      if (!kBack) multiply_channels(factor, map.dim, tile);
+      hadamard_of_channels<kCore>(map.dim, kBack ? map.rows : map.columns, tile);
+      if (kBack) multiply_channels(factor, map.dim, tile);
+    }
+    kernels::transpose(map.dim, count, tile, kLanes, y + r * ldy, ldy);
+  }
+}
+
 template <bool kBack>
 HWY_INLINE void rotate_any(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
   VQ_CHECK(map.rounds >= 1);
-  if (map.core == 1 && map.dim == kLanes) return rotate_rows<1, kBack>(map, rows, x, ldx, y, ldy);
-  if (map.core == 1 && map.dim == 2 * kLanes) return rotate_rows<2, kBack>(map, rows, x, ldx, y, ldy);
-  if (map.core == 1 && map.dim == 4 * kLanes) return rotate_rows<4, kBack>(map, rows, x, ldx, y, ldy);
-  if (map.core == 1 && map.dim == 8 * kLanes) return rotate_rows<8, kBack>(map, rows, x, ldx, y, ldy);
-  if constexpr (kMostVectors == 16) {
-    if (map.core == 1 && map.dim == 16 * kLanes) return rotate_rows<16, kBack>(map, rows, x, ldx, y, ldy);
+  VQ_CHECK(static_cast<size_t>(map.core) <= kLargestCore);
+  if (map.dim <= kMostTurned) {
+    if (map.core == 12) return rotate_channels<12, kBack>(map, rows, x, ldx, y, ldy);
+    if (map.core == 20) return rotate_channels<20, kBack>(map, rows, x, ldx, y, ldy);
+    if (map.core == 28) return rotate_channels<28, kBack>(map, rows, x, ldx, y, ldy);
+  }
+  if (map.core == 1 && map.dim % kLanes == 0) {
+    const int vectors = map.dim / kLanes;
+    if (vectors == 1) return rotate_rows<1, kBack>(map, rows, x, ldx, y, ldy);
+    if (vectors == 2) return rotate_rows<2, kBack>(map, rows, x, ldx, y, ldy);
+    if (vectors == 4) return rotate_rows<4, kBack>(map, rows, x, ldx, y, ldy);
+    if (vectors == 8) return rotate_rows<8, kBack>(map, rows, x, ldx, y, ldy);
+    if (vectors == kMostVectors) return rotate_rows<kMostVectors, kBack>(map, rows, x, ldx, y, ldy);
   }
   rotate_rows<0, kBack>(map, rows, x, ldx, y, ldy);
 }
