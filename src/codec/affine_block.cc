@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "codec/affine_code.h"
-#include "codec/code_scratch.h"
 #include "codec/codec_check.h"
+#include "codec/encode_scratch.h"
 #include "codec/pack.h"
 #include "codec/tile_codec.h"
 #include "kernels/kernels.h"
@@ -29,8 +29,8 @@ class AffineBlock final : public TileCodec {
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
     const int units = rows.rows / group_, step = std::max(1, kEncodedRows / group_);
-    uint8_t* codes = code_scratch(static_cast<size_t>(std::min(units, step)) * static_cast<size_t>(dim()) *
-                                  static_cast<size_t>(group_));
+    uint8_t* codes = encode_scratch<uint8_t>(static_cast<size_t>(std::min(units, step)) * static_cast<size_t>(dim()) *
+                                             static_cast<size_t>(group_));
     for (int first = 0; first < units; first += step) {
       const int count = std::min(step, units - first);
       encode_codes({rows.x + int64_t{first} * group_ * rows.ld, rows.ld, count * group_, rows.dim}, codes,

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "codec/affine_code.h"
-#include "codec/code_scratch.h"
 #include "codec/codec_check.h"
+#include "codec/encode_scratch.h"
 #include "codec/pack.h"
 #include "codec/tile_codec.h"
 #include "kernels/kernels.h"
@@ -26,7 +26,8 @@ class AffineRow final : public TileCodec {
   }
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
-    uint8_t* codes = code_scratch(static_cast<size_t>(std::min(rows.rows, kEncodedRows)) * static_cast<size_t>(dim()));
+    uint8_t* codes =
+        encode_scratch<uint8_t>(static_cast<size_t>(std::min(rows.rows, kEncodedRows)) * static_cast<size_t>(dim()));
     for (int first = 0; first < rows.rows; first += kEncodedRows) {
       const int count = std::min(kEncodedRows, rows.rows - first);
       encode_codes({rows.x + first * rows.ld, rows.ld, count, rows.dim}, codes,

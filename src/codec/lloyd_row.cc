@@ -4,14 +4,13 @@
 // Block: [64 x ceil(dim * bits / 8) high codes | 64 x as many low codes, with two stages | 64 x fp16 n'], codes as
 // little-endian bit strings.
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <cmath>
+#include <cstring>
 #include <numbers>
 #include <vector>
 
-#include "codec/code_scratch.h"
 #include "codec/codec_check.h"
+#include "codec/encode_scratch.h"
 #include "codec/pack.h"
 #include "codec/scalar_table.h"
 #include "codec/tile_codec.h"
@@ -55,7 +54,8 @@ class LloydRowCodec final : public TileCodec {
   }
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
-    uint8_t* codes = code_scratch(static_cast<size_t>(std::min(rows.rows, kEncodedRows)) * static_cast<size_t>(dim()));
+    uint8_t* codes =
+        encode_scratch<uint8_t>(static_cast<size_t>(std::min(rows.rows, kEncodedRows)) * static_cast<size_t>(dim()));
     for (int first = 0; first < rows.rows; first += kEncodedRows, unit += kEncodedRows) {
       const int count = std::min(kEncodedRows, rows.rows - first);
       encode_codes({rows.x + first * rows.ld, rows.ld, count, rows.dim}, codes,
@@ -89,12 +89,10 @@ class LloydRowCodec final : public TileCodec {
 
   /// Up to kTurnedRows rows.
   void encode_rows(const RowsView& rows, uint8_t* codes, uint16_t* stored) const {
-    const size_t floats = static_cast<size_t>(rows.rows) * static_cast<size_t>(dim());
-    thread_local std::vector<float> turned;  // kept, as the codes are
-    if (turned.size() < floats) turned.resize(floats);
-    Norms norms(rows);
-    map()->forward(rows.rows, rows.x, rows.ld, turned.data(), dim());
-    quantise(rows.rows, turned.data(), norms.factors(root_dim_).data(), codes);
+    float* turned = encode_scratch<float>(static_cast<size_t>(rows.rows) * static_cast<size_t>(dim()));
+    const Norms norms(rows);
+    map()->forward(rows.rows, rows.x, rows.ld, turned, dim());
+    quantise(rows.rows, turned, norms, codes);
     for (int r = 0; r < rows.rows; ++r) {
       uint8_t* row_codes = codes + int64_t{r} * dim();
       stored[r] = norms.stored[r];
@@ -102,38 +100,32 @@ class LloydRowCodec final : public TileCodec {
         stored[r] = 0;
         std::fill_n(row_codes, dim(), uint8_t{0});
       } else if (norm_mode_ != NormMode::paper) {
-        stored[r] = corrected_norm(norms.exact[r], norms.rounded[r], turned.data() + int64_t{r} * dim(), row_codes);
+        stored[r] = corrected_norm(norms.exact[r], norms.rounded[r], turned + int64_t{r} * dim(), row_codes);
       }
     }
   }
 
   /// Of up to kTurnedRows rows, exact and as fp16.
   struct Norms {
-    explicit Norms(const RowsView& rows) : count(rows.rows) {
-      kernels::inner_products(rows.x, rows.ld, rows.x, rows.ld, count, rows.dim, exact);
-      for (int r = 0; r < count; ++r) {
+    explicit Norms(const RowsView& rows) {
+      kernels::inner_products(rows.x, rows.ld, rows.x, rows.ld, rows.rows, rows.dim, exact);
+      for (int r = 0; r < rows.rows; ++r) {
         exact[r] = std::sqrt(exact[r]);
-        stored[r] = f16_from_f32(std::min(exact[r], kLargestHalf));
-        rounded[r] = f32_from_f16(stored[r]);
+        rounded[r] = std::min(exact[r], kLargestHalf);
       }
+      kernels::from_f32(rounded, rows.rows, DType::f16, stored);
+      kernels::to_f32(stored, rows.rows, DType::f16, rounded);
     }
     bool is_zero(int r) const { return exact[r] < kLeastNorm || rounded[r] == 0; }
-    /// sqrt(dim) / rounded norm, 0 for rows stored as zero.
-    std::array<float, kTurnedRows> factors(double root_dim) const {
-      std::array<float, kTurnedRows> factor{};
-      for (int r = 0; r < count; ++r) {
-        factor[static_cast<size_t>(r)] = is_zero(r) ? 0.0f : static_cast<float>(root_dim / rounded[r]);
-      }
-      return factor;
-    }
 
-    int count;
     float exact[kTurnedRows], rounded[kTurnedRows];
     uint16_t stored[kTurnedRows];
   };
 
-  /// Multiplies the rows by their factors in place and codes them.
-  void quantise(int rows, float* u, const float* factors, uint8_t* codes) const {
+  /// Codes the rows times sqrt(dim) / rounded norm; what comes of rows that are stored as zero does not matter.
+  void quantise(int rows, float* u, const Norms& norms, uint8_t* codes) const {
+    float factors[kTurnedRows];
+    for (int r = 0; r < rows; ++r) factors[r] = static_cast<float>(root_dim_ / norms.rounded[r]);
     const bool one_index = tables_->second.empty();
     const int bits = two_stages_ && one_index ? 2 * bits_ : bits_;
     kernels::encode_codebook(u, dim(), rows, dim(), factors, tables_->bounds.data(), bits, codes);

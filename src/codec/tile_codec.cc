@@ -57,7 +57,7 @@ bool TileCodec::encode_block(const RowsView& rows, std::byte* block) const {
   VQ_CHECK(rows.rows == format_.capacity_rows());
   thread_local std::vector<std::byte> parameters;  // kept, as the codes are
   if (parameters.size() < parameter_bytes()) parameters.resize(parameter_bytes());
-  uint8_t* codes = code_scratch(static_cast<size_t>(rows.rows) * static_cast<size_t>(dim_));
+  uint8_t* codes = encode_scratch<uint8_t>(static_cast<size_t>(rows.rows) * static_cast<size_t>(dim_));
   encode_tiles(rows, codes, parameters.data());
   if (!seal_parameters(parameters.data(), block)) return false;
   const bool by_channel = order_ == CodeOrder::channels;

@@ -24,12 +24,15 @@ void check_side(const Tensor& t, Side side, int heads, int dim, int batch, int t
 // range of a group or in a dot product.
 float limit_of(DType store) { return store == DType::f16 ? 65519.996f : 0x1p125f; }
 
-void convert_rows(const Tensor& t, int b, int head, Range tokens, float* out) {
+/// False when a magnitude is beyond `limit` or not a number; the rows are then converted up to it.
+bool convert_rows(const Tensor& t, int b, int head, Range tokens, float limit, float* out) {
   const size_t element = size_of(t.dtype);
   for (int i = tokens.begin; i < tokens.end; ++i, out += t.dim) {
     const int64_t at = b * t.stride_batch + i * t.stride_token + head * t.stride_head;
     kernels::to_f32(static_cast<const std::byte*>(t.data) + at * static_cast<int64_t>(element), t.dim, t.dtype, out);
+    if (!kernels::within(out, t.dim, limit)) return false;  // while the row is near
   }
+  return true;
 }
 
 [[noreturn]] void throw_value(const float* rows, int dim, float limit, Side side, int layer, int b, int head, int pos) {
@@ -92,8 +95,7 @@ void KVCache::Layer::append(const Tensor& k, const Tensor& v, const CallInfo& in
       const Range valid = fresh.valid[static_cast<size_t>(b)];
       for (int head = 0; head < t.heads; ++head) {
         float* rows = fresh.rows[s].get() + static_cast<size_t>(b * t.heads + head) * head_floats;
-        convert_rows(t, b, head, valid, rows);
-        if (kernels::within(rows, int64_t{valid.size()} * t.dim, limit)) continue;
+        if (convert_rows(t, b, head, valid, limit, rows)) continue;
         throw_value(rows, t.dim, limit, side, shape_.layer, b, head, sequences_.empty() ? 0 : this->rows(b));
       }
     }

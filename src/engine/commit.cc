@@ -1,7 +1,8 @@
 // The one place where stored rows change: sealing what a call made ripe, and taking rows back.
 //
 // A row is rounded to the cache's element type before anything is computed from it, whether it waits in the exact tail
-// first or is sealed at once: so the stored bytes do not depend on how the tokens were cut into calls.
+// first (whose codec rounds) or is sealed at once: so the stored bytes do not depend on how the tokens were cut into
+// calls.
 #include <algorithm>
 #include <memory>
 #include <vector>
@@ -11,26 +12,18 @@
 #include "kernels/kernels.h"
 
 namespace veloxquant {
+
 void KVCache::Layer::commit() {
   shared_.partials = std::vector<float>();  // gives the memory back
   if (!staging_.pending()) return;
   for (int b = 0; b < batch(); ++b) {
     Sequence& sequence = sequences_[static_cast<size_t>(b)];
     for (int head = 0; head < shape_.kv_heads; ++head) {
-      for (Side side : kSides) commit_side(sequence, head, side, rounded_rows(side, b, head));
+      for (Side side : kSides) commit_side(sequence, head, side, staged_rows(side, b, head));
     }
     sequence.rows += staging_.valid[static_cast<size_t>(b)].size();
   }
   staging_ = {};
-}
-
-// Rounded where they stand: nothing else will read them.
-RowsView KVCache::Layer::rounded_rows(Side side, int batch_row, int head) {
-  const RowsView rows = staged_rows(side, batch_row, head);
-  float* staged = staging_.rows[static_cast<size_t>(side)].get();
-  float* x = staged + (rows.x - staged);
-  kernels::round_to(x, int64_t{rows.rows} * rows.dim, store_, x);
-  return rows;
 }
 
 // Rows old.. of the stream are `fresh`. Coded rows end at the new frontier; what was exact below it is sealed with it.
@@ -42,23 +35,33 @@ void KVCache::Layer::commit_side(Sequence& sequence, int head, Side side, const 
   const int64_t d = fresh.dim;
   const int frontier = recipe_.placement->frontier(side, rows);
   VQ_CHECK(frontier >= stream.coded.end() && frontier <= rows);
-  const int from_exact = std::min(frontier, old) - stream.coded.end();
+  seal(stream, frontier, fresh, old);
   const int from_fresh = std::max(0, frontier - old);
-  if (from_exact > 0) {
-    const size_t floats = static_cast<size_t>(from_exact + from_fresh) * static_cast<size_t>(d);
-    const auto ripe = std::make_unique_for_overwrite<float[]>(floats);
-    stream.exact.decode({stream.coded.end(), stream.coded.end() + from_exact}, ripe.get(), d);
-    std::copy_n(fresh.x, from_fresh * d, ripe.get() + from_exact * d);
-    stream.coded.append({ripe.get(), d, from_exact + from_fresh, fresh.dim});
-  } else if (from_fresh > 0) {
-    stream.coded.append({fresh.x, d, from_fresh, fresh.dim});
-  }
   if (frontier >= old) {
     stream.exact.restart(frontier);
   } else {
     stream.exact.drop_front(frontier);
   }
   stream.exact.append({fresh.x + from_fresh * d, d, fresh.rows - from_fresh, fresh.dim});
+}
+
+// Codes the rows up to `frontier`: those before `first_fresh` come from the exact tail, the others from `fresh`. A few
+// blocks at a time, so that what stands in fp32 stays in a near cache.
+void KVCache::Layer::seal(StreamSide& stream, int frontier, const RowsView& fresh, int first_fresh) const {
+  constexpr int kRows = 128;
+  const int unit = stream.coded.codec().format().unit_rows;
+  const int step = std::min(frontier - stream.coded.end(), std::max(1, kRows / unit) * unit);
+  const int64_t d = fresh.dim;
+  const auto ripe = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(step * d));
+  for (int row = stream.coded.end(); row < frontier; row += step) {
+    const int count = std::min(step, frontier - row), from_exact = std::clamp(first_fresh - row, 0, count);
+    stream.exact.decode({row, row + from_exact}, ripe.get(), d);
+    if (from_exact < count) {
+      const float* from = fresh.x + (row + from_exact - first_fresh) * d;
+      kernels::round_to(from, (count - from_exact) * d, store_, ripe.get() + from_exact * d);
+    }
+    stream.coded.append({ripe.get(), d, count, fresh.dim});
+  }
 }
 
 int KVCache::Layer::trim(int n) {

@@ -93,8 +93,8 @@ class KVCache::Layer {
   friend class Attention;  // one attend call, in attend.cc
   void check_append(const Tensor& k, const Tensor& v, const CallInfo& info) const;
   void check_queries(const AttendIn& in, std::span<const Range> valid) const;
-  RowsView rounded_rows(Side side, int batch_row, int head);
   void commit_side(Sequence& sequence, int head, Side side, const RowsView& fresh);
+  void seal(StreamSide& stream, int frontier, const RowsView& fresh, int first_fresh) const;
   void trim_side(StreamSide& stream, Side side, int rows) const;
   Sequence new_sequence(uint32_t seq) const;
   void forget_call();

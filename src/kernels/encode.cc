@@ -55,6 +55,25 @@ HWY_INLINE void store_codes_n(VU32 codes, uint8_t* out, int n) {
   for (int i = 0; i < n; ++i) out[i] = static_cast<uint8_t>(lanes[i]);
 }
 
+/// The low bytes of four vectors: merged in the lanes of one, sorted in its blocks, then by its blocks. Higher bytes
+/// must be zero.
+HWY_INLINE void store_four(const VU32 (&codes)[4], uint8_t* out) {
+#if VQ_AVX2_OR_LATER
+  const U32 du;
+  const hn::Repartition<uint8_t, U32> bytes;
+  HWY_ALIGN static constexpr uint8_t kTurn[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+  HWY_ALIGN uint32_t order[kLanes];
+  for (uint32_t lane = 0; lane < kLanes; ++lane) order[lane] = lane % (kLanes / 4) * 4 + lane / (kLanes / 4);
+  const VU32 low = hn::Or(codes[0], hn::ShiftLeft<8>(codes[1]));
+  const VU32 high = hn::Or(hn::ShiftLeft<16>(codes[2]), hn::ShiftLeft<24>(codes[3]));
+  const auto turned = hn::TableLookupBytes(hn::BitCast(bytes, hn::Or(low, high)), hn::LoadDup128(bytes, kTurn));
+  const VU32 sorted = hn::TableLookupLanes(hn::BitCast(du, turned), hn::SetTableIndices(du, order));
+  hn::StoreU(hn::BitCast(bytes, sorted), bytes, out);
+#else
+  for (int v = 0; v < 4; ++v) store_codes(codes[v], out + v * kLanes);
+#endif
+}
+
 /// codes[i] = the low byte of code(x)[i].
 template <class Code>
 HWY_INLINE void code_row(const float* x, int n, uint8_t* codes, Code code) {
@@ -441,62 +460,71 @@ void inner_products(const float* a, int64_t lda, const float* b, int64_t ldb, in
   }
 }
 
-/// The search for a code by halving: table k holds the 2^k bounds that step k chooses from. Without permutations by a
-/// vector, few bounds are compared with one by one.
+/// A vector of table entries, 2^kBits of them; in registers where a permutation reaches them all.
+template <int kBits>
+HWY_INLINE VF32 look_up(const float* table, VU32 index) {
+  const F32 d;
+  if constexpr (VQ_AVX2_OR_LATER && (1 << kBits) <= kLanes) {
+    return hn::TableLookupLanes(hn::Load(d, table), hn::IndicesFromVec(d, index));
+  } else {
+    return hn::GatherIndex(d, table, hn::BitCast(I32(), index));
+  }
+}
+
+/// The search for a code by halving: step k compares with one of 2^k bounds and finds the code's bit 2^(kBits - 1 - k).
+/// Where a permutation reaches a table of 2^kBits, tables are indexed by the code so far, else by its bits so far.
+/// Without permutations by a vector, few bounds are compared with one by one.
 template <int kBits>
 class Bounds {
  public:
   explicit Bounds(const float* bounds) {
-    if (kCompare) {
-      std::copy_n(bounds, (1 << kBits) - 1, tables_);
-      return;
-    }
-    for (int k = 0; k < kBits; ++k) {
-      for (int i = 0; i < (1 << k); ++i) tables_[first(k) + i] = bounds[((2 * i + 1) << (kBits - 1 - k)) - 1];
+    if (kCompare) std::copy_n(bounds, kSize - 1, tables_);
+    for (int k = 0; k < kBits && !kCompare; ++k) {
+      const int half = 1 << (kBits - 1 - k);
+      for (int i = 0; i < (1 << k); ++i)
+        tables_[first(k) + (kPlain ? 2 * half * i : i)] = bounds[(2 * i + 1) * half - 1];
     }
   }
 
   HWY_INLINE VU32 operator()(VF32 value) const {
     const U32 du;
-    const auto above = [&](int i) { return hn::RebindMask(du, hn::Gt(value, hn::Set(F32(), tables_[i]))); };
-    VU32 code = hn::IfThenElseZero(above(0), hn::Set(du, 1u));
+    const auto above = hn::Gt(value, hn::Set(F32(), tables_[0]));
+    VU32 code = hn::IfThenElseZero(hn::RebindMask(du, above), hn::Set(du, kPlain ? kSize / 2u : 1u));
     if constexpr (kCompare) {
-      for (int i = 1; i < (1 << kBits) - 1; ++i) code = hn::Sub(code, hn::VecFromMask(du, above(i)));
-    } else {
-      step<1>(value, &code);
+      for (int i = 1; i < kSize - 1; ++i) {
+        code = hn::Sub(code, hn::VecFromMask(du, hn::RebindMask(du, hn::Gt(value, hn::Set(F32(), tables_[i])))));
+      }
+    } else if constexpr (kBits > 1) {  // two bounds take no table
+      const float* second = tables_ + first(1);
+      step<1>(value, hn::IfThenElse(above, hn::Set(F32(), second[kPlain ? kSize / 2 : 1]), hn::Set(F32(), second[0])),
+              &code);
     }
     return code;
   }
 
  private:
+  static constexpr int kSize = 1 << kBits;
   static constexpr bool kCompare = !VQ_AVX2_OR_LATER && kBits <= 4;
+  static constexpr bool kPlain = VQ_AVX2_OR_LATER && kSize <= kLanes;
+
   /// Tables begin on a vector.
   static constexpr int first(int k) {
     int at = 0;
-    for (int i = 0; i < k; ++i) at += std::max(1 << i, kLanes);
+    for (int i = 0; i < k; ++i) at += std::max(kPlain ? kSize : 1 << i, kLanes);
     return at;
   }
   template <int k>
-  HWY_INLINE void step(VF32 value, VU32* code) const {
-    if constexpr (k < kBits) {
-      const U32 du;
-      const auto above = hn::RebindMask(du, hn::Gt(value, bound<k>(*code)));
-      const VU32 twice = hn::Add(*code, *code);
-      *code = hn::IfThenElse(above, hn::Add(twice, hn::Set(du, 1u)), twice);
-      step<k + 1>(value, code);
-    }
-  }
-  template <int k>
-  HWY_INLINE VF32 bound(VU32 code) const {
-    const F32 d;
-    if constexpr (VQ_AVX2_OR_LATER && (1 << k) <= kLanes) {
-      return hn::TableLookupLanes(hn::Load(d, tables_ + first(k)), hn::IndicesFromVec(d, code));
-    } else {
-      return hn::GatherIndex(d, tables_ + first(k), hn::BitCast(I32(), code));
+  HWY_INLINE void step(VF32 value, VF32 bound, VU32* code) const {
+    const U32 du;
+    const auto above = hn::RebindMask(du, hn::Gt(value, bound));
+    const VU32 below = kPlain ? *code : hn::Add(*code, *code);
+    *code = hn::IfThenElse(above, hn::Add(below, hn::Set(du, kPlain ? 1u << (kBits - 1 - k) : 1u)), below);
+    if constexpr (k + 1 < kBits) {
+      step<k + 1>(value, look_up < kPlain ? kBits : k + 1 > (tables_ + first(k + 1), *code), code);
     }
   }
 
-  HWY_ALIGN float tables_[first(kBits)] = {};
+  HWY_ALIGN float tables_[first(kBits) + kSize] = {};
 };
 
 /// function(std::integral_constant<int, bits>), bits in 1..8.
@@ -513,12 +541,16 @@ HWY_NOINLINE void encode_codebook_rows(float* u, int64_t ldu, int rows, int dim,
   const Bounds<kBits> search(bounds);
   for (int r = 0; r < rows; ++r, u += ldu, codes += dim) {
     const VF32 factor = hn::Set(d, factors[r]);
-    int i = 0;
-    for (; i + kLanes <= dim; i += kLanes) {
+    const auto code = [&](int i) {
       const VF32 value = hn::Mul(hn::LoadU(d, u + i), factor);
       hn::StoreU(value, d, u + i);
-      store_codes(search(value), codes + i);
+      return search(value);
+    };
+    int i = 0;
+    for (; i + 4 * kLanes <= dim; i += 4 * kLanes) {
+      store_four({code(i), code(i + kLanes), code(i + 2 * kLanes), code(i + 3 * kLanes)}, codes + i);
     }
+    for (; i + kLanes <= dim; i += kLanes) store_codes(code(i), codes + i);
     if (i == dim) continue;
     const VF32 value = hn::Mul(load_n(d, u + i, dim - i), factor);
     store_n(value, d, u + i, dim - i);
@@ -538,16 +570,21 @@ HWY_NOINLINE void encode_residual_rows(const float* u, int64_t ldu, int rows, in
   const F32 d;
   const U32 du;
   const Bounds<kBits> search(bounds);
+  HWY_ALIGN float table[std::max(1 << kBits, kLanes)] = {};
+  std::copy_n(levels, 1 << kBits, table);
   const auto refine = [&](VF32 value, VU32 code) {
-    const VF32 level = hn::GatherIndex(d, levels, hn::BitCast(I32(), code));
+    const VF32 level = look_up<kBits>(table, code);
     return hn::Or(hn::ShiftLeft<kBits>(code), search(hn::Sub(value, level)));
   };
   for (int r = 0; r < rows; ++r, u += ldu, codes += dim) {
+    const auto refined = [&](int i) {
+      return refine(hn::LoadU(d, u + i), hn::PromoteTo(du, hn::LoadU(Bytes(), codes + i)));
+    };
     int i = 0;
-    for (; i + kLanes <= dim; i += kLanes) {
-      const VU32 code = hn::PromoteTo(du, hn::LoadU(Bytes(), codes + i));
-      store_codes(refine(hn::LoadU(d, u + i), code), codes + i);
+    for (; i + 4 * kLanes <= dim; i += 4 * kLanes) {
+      store_four({refined(i), refined(i + kLanes), refined(i + 2 * kLanes), refined(i + 3 * kLanes)}, codes + i);
     }
+    for (; i + kLanes <= dim; i += kLanes) store_codes(refined(i), codes + i);
     if (i == dim) continue;
     const VU32 code = hn::PromoteTo(du, load_n(Bytes(), codes + i, dim - i));
     store_codes_n(refine(load_n(d, u + i, dim - i), code), codes + i, dim - i);

@@ -2,7 +2,7 @@
 // column, then butterflies of growing stride. Factors of 1 and -1 make products exact, so a fused multiply-add rounds
 // once, as the addition does.
 #include <algorithm>
-#include <bit>
+#include <array>
 
 #include "core/check.h"
 #include "kernels/kernels.h"
@@ -16,6 +16,15 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace veloxquant::kernels::HWY_NAMESPACE {
+
+inline constexpr size_t kLargestCore = 28;
+
+/// Of a row that stay in registers at once.
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON
+inline constexpr int kMostVectors = 16;
+#else
+inline constexpr int kMostVectors = 8;
+#endif
 
 #if HWY_TARGET != HWY_SCALAR
 /// The lanes kStride away.
@@ -81,7 +90,7 @@ HWY_INLINE void butterflies(int stride, float* low, float* high) {
   store_n(hn::Sub(a, b), d, high + i, rest);
 }
 
-/// to = the values of `from`, each times its factor if there are factors.
+/// to[i] = from[i] * factor[i]; `to` may be `from`.
 HWY_INLINE void multiply(const float* from, const float* factor, int n, float* to) {
   const F32 d;
   int i = 0;
@@ -89,81 +98,71 @@ HWY_INLINE void multiply(const float* from, const float* factor, int n, float* t
   for (; i < n; ++i) to[i] = from[i] * factor[i];
 }
 
-/// One round on a row, dim a multiple of a block of kVectors vectors: y = H F x, or F H x with kBack.
+/// All rounds on a row of kVectors vectors, in registers.
 template <int kVectors, bool kBack>
-HWY_INLINE void round_of_blocks(int dim, const float* factor, const float* x, float* y) {
+HWY_INLINE void rotate_in_registers(const HadamardRounds& map, const float* x, float* y) {
   const F32 d;
-  constexpr int kBlock = kVectors * kLanes;
-  const bool one_block = dim == kBlock;
-  for (int block = 0; block < dim; block += kBlock) {
-    VF32 v[kVectors];
-    for (int i = 0; i < kVectors; ++i) {
-      const int at = block + i * kLanes;
-      v[i] = hn::LoadU(d, x + at);
-      if (!kBack) v[i] = hn::Mul(v[i], hn::LoadU(d, factor + at));
-    }
+  VF32 v[kVectors];
+  for (int i = 0; i < kVectors; ++i) v[i] = hn::LoadU(d, x + i * kLanes);
+  for (int round = 0; round < map.rounds; ++round) {
+    const float* factor = map.factors + (kBack ? round : map.rounds - 1 - round) * kVectors * kLanes;
+    const auto multiply = [&] {
+      for (int i = 0; i < kVectors; ++i) v[i] = hn::Mul(v[i], hn::LoadU(d, factor + i * kLanes));
+    };
+    if (!kBack) multiply();
     lane_butterflies<1>(v);
     vector_butterflies(v);
-    for (int i = 0; i < kVectors; ++i) {
-      const int at = block + i * kLanes;
-      if (kBack && one_block) v[i] = hn::Mul(v[i], hn::LoadU(d, factor + at));
-      hn::StoreU(v[i], d, y + at);
-    }
+    if (kBack) multiply();
   }
-  if (one_block) return;
+  for (int i = 0; i < kVectors; ++i) hn::StoreU(v[i], d, y + i * kLanes);
+}
+
+/// H y in place for dim = kMostVectors vectors times a power of two.
+HWY_INLINE void hadamard_of_blocks(int dim, float* y) {
+  const F32 d;
+  constexpr int kBlock = kMostVectors * kLanes;
+  for (int block = 0; block < dim; block += kBlock) {
+    VF32 v[kMostVectors];
+    for (int i = 0; i < kMostVectors; ++i) v[i] = hn::LoadU(d, y + block + i * kLanes);
+    lane_butterflies<1>(v);
+    vector_butterflies(v);
+    for (int i = 0; i < kMostVectors; ++i) hn::StoreU(v[i], d, y + block + i * kLanes);
+  }
   for (int stride = kBlock; stride < dim; stride *= 2) {
     for (int base = 0; base < dim; base += 2 * stride) butterflies(stride, y + base, y + base + stride);
   }
-  if (kBack) multiply(y, factor, dim, y);
 }
 
-/// block = C block, C given column by column.
-template <int kCore>
-HWY_INLINE void apply_core(const float* columns, float* block) {
-  const F32 d;
-  constexpr int kVectors = (kCore + kLanes - 1) / kLanes, kRest = kCore - (kVectors - 1) * kLanes;
-  const auto load = [&](const float* from, int v) {
-    if constexpr (kRest == kLanes) return hn::LoadU(d, from + v * kLanes);
-    return v == kVectors - 1 ? load_n(d, from + v * kLanes, kRest) : hn::LoadU(d, from + v * kLanes);
-  };
-  VF32 sum[kVectors];
-  for (VF32& s : sum) s = hn::Zero(d);
-  for (int j = 0; j < kCore; ++j) {
-    const VF32 value = hn::Set(d, block[j]);
-    for (int v = 0; v < kVectors; ++v) sum[v] = hn::MulAdd(load(columns + j * kCore, v), value, sum[v]);
-  }
-  for (int v = 0; v < kVectors; ++v) {
-    if (v == kVectors - 1 && kRest < kLanes) {
-      store_n(sum[v], d, block + v * kLanes, kRest);
-    } else {
-      hn::StoreU(sum[v], d, block + v * kLanes);
-    }
-  }
-}
-
-/// Unnormalised H y in place, for any order.
+/// H y in place for rows of any order.
 HWY_INLINE void hadamard(int dim, int core, const float* columns, float* y) {
+  if (core == 1 && dim >= kMostVectors * kLanes) return hadamard_of_blocks(dim, y);
+  std::array<float, kLargestCore> sum;
   for (int block = 0; block < dim && core > 1; block += core) {
-    if (core == 12) apply_core<12>(columns, y + block);
-    if (core == 20) apply_core<20>(columns, y + block);
-    if (core == 28) apply_core<28>(columns, y + block);
+    sum.fill(0);
+    for (int j = 0; j < core; ++j) {
+      for (int i = 0; i < core; ++i) sum[static_cast<size_t>(i)] += columns[j * core + i] * y[block + j];
+    }
+    std::copy_n(sum.begin(), core, y + block);
   }
   for (int stride = core; stride < dim; stride *= 2) {
     for (int base = 0; base < dim; base += 2 * stride) butterflies(stride, y + base, y + base + stride);
   }
 }
 
+/// kVectors > 0: dim is as many vectors; 0: any.
 template <int kVectors, bool kBack>
-HWY_NOINLINE void rotate_rows(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+HWY_NOINLINE void rotate_rows(HadamardRounds map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
   const int dim = map.dim;
   for (int r = 0; r < rows; ++r) {
     const float* from = x + r * ldx;
     float* to = y + r * ldy;
+    if constexpr (kVectors > 0) {
+      rotate_in_registers<kVectors, kBack>(map, from, to);
+      continue;
+    }
     for (int round = 0; round < map.rounds; ++round, from = to) {
       const float* factor = map.factors + int64_t{kBack ? round : map.rounds - 1 - round} * dim;
-      if constexpr (kVectors > 0) {
-        round_of_blocks<kVectors, kBack>(dim, factor, from, to);
-      } else if (kBack) {
+      if (kBack) {
         if (from != to) std::copy_n(from, dim, to);
         hadamard(dim, map.core, map.rows, to);
         multiply(to, factor, dim, to);
@@ -175,20 +174,72 @@ HWY_NOINLINE void rotate_rows(const HadamardRounds& map, int rows, const float* 
   }
 }
 
+/// Channels of kLanes rows, a row a lane: orders that do not fill vectors waste no lane then.
+inline constexpr int kMostTurned = 512;
+
+/// block = C block, C given column by column.
+template <int kCore>
+HWY_INLINE void apply_core(const float* columns, float* block) {
+  const F32 d;
+  VF32 sum[kCore];
+  for (VF32& s : sum) s = hn::Zero(d);
+  for (int j = 0; j < kCore; ++j, columns += kCore) {
+    const VF32 value = hn::Load(d, block + j * kLanes);
+    for (int i = 0; i < kCore; ++i) sum[i] = hn::MulAdd(hn::Set(d, columns[i]), value, sum[i]);
+  }
+  for (int i = 0; i < kCore; ++i) hn::Store(sum[i], d, block + i * kLanes);
+}
+
+template <int kCore>
+HWY_INLINE void hadamard_of_channels(int dim, const float* columns, float* tile) {
+  for (int block = 0; block < dim && kCore > 1; block += kCore) apply_core<kCore>(columns, tile + block * kLanes);
+  for (int stride = kCore; stride < dim; stride *= 2) {
+    for (int base = 0; base < dim; base += 2 * stride) {
+      butterflies(stride * kLanes, tile + base * kLanes, tile + (base + stride) * kLanes);
+    }
+  }
+}
+
+HWY_INLINE void multiply_channels(const float* factor, int dim, float* tile) {
+  const F32 d;
+  for (int c = 0; c < dim; ++c, tile += kLanes) hn::Store(hn::Mul(hn::Load(d, tile), hn::Set(d, factor[c])), d, tile);
+}
+
+template <int kCore, bool kBack>
+HWY_NOINLINE void rotate_channels(HadamardRounds map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+  HWY_ALIGN float tile[kMostTurned * kLanes];
+  if (rows < kLanes) std::fill_n(tile, map.dim * kLanes, 0.0f);
+  for (int r = 0; r < rows; r += kLanes) {
+    const int count = std::min(rows - r, kLanes);
+    kernels::transpose(count, map.dim, x + r * ldx, ldx, tile, kLanes);
+    for (int round = 0; round < map.rounds; ++round) {
+      const float* factor = map.factors + (kBack ? round : map.rounds - 1 - round) * map.dim;
+      if (!kBack) multiply_channels(factor, map.dim, tile);
+      hadamard_of_channels<kCore>(map.dim, kBack ? map.rows : map.columns, tile);
+      if (kBack) multiply_channels(factor, map.dim, tile);
+    }
+    kernels::transpose(map.dim, count, tile, kLanes, y + r * ldy, ldy);
+  }
+}
+
 template <bool kBack>
 HWY_INLINE void rotate_any(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
   VQ_CHECK(map.rounds >= 1);
-  if (map.core != 1 || map.dim < kLanes) return rotate_rows<0, kBack>(map, rows, x, ldx, y, ldy);
-  switch (std::min(map.dim / kLanes, 8)) {
-    case 1:
-      return rotate_rows<1, kBack>(map, rows, x, ldx, y, ldy);
-    case 2:
-      return rotate_rows<2, kBack>(map, rows, x, ldx, y, ldy);
-    case 4:
-      return rotate_rows<4, kBack>(map, rows, x, ldx, y, ldy);
-    default:
-      return rotate_rows<8, kBack>(map, rows, x, ldx, y, ldy);
+  VQ_CHECK(static_cast<size_t>(map.core) <= kLargestCore);
+  if (map.dim <= kMostTurned) {
+    if (map.core == 12) return rotate_channels<12, kBack>(map, rows, x, ldx, y, ldy);
+    if (map.core == 20) return rotate_channels<20, kBack>(map, rows, x, ldx, y, ldy);
+    if (map.core == 28) return rotate_channels<28, kBack>(map, rows, x, ldx, y, ldy);
   }
+  if (map.core == 1 && map.dim % kLanes == 0) {
+    const int vectors = map.dim / kLanes;
+    if (vectors == 1) return rotate_rows<1, kBack>(map, rows, x, ldx, y, ldy);
+    if (vectors == 2) return rotate_rows<2, kBack>(map, rows, x, ldx, y, ldy);
+    if (vectors == 4) return rotate_rows<4, kBack>(map, rows, x, ldx, y, ldy);
+    if (vectors == 8) return rotate_rows<8, kBack>(map, rows, x, ldx, y, ldy);
+    if (vectors == kMostVectors) return rotate_rows<kMostVectors, kBack>(map, rows, x, ldx, y, ldy);
+  }
+  rotate_rows<0, kBack>(map, rows, x, ldx, y, ldy);
 }
 
 void rotate(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {

@@ -106,6 +106,9 @@ void encode_residual(const float* u, int64_t ldu, int rows, int dim, const float
 void pack_plane(const uint8_t* codes, int64_t ld, int runs, int n, int shift, int width, std::byte* out,
                 int64_t out_stride);
 
+/// One bit string of bits [shift, shift + bits) of n codes, bits 1 to 8: ceil(n * bits / 8) bytes.
+void pack_bit_string(const uint8_t* codes, int n, int shift, int bits, std::byte* out);
+
 /// `rounds` rounds of signs and an unnormalised Hadamard matrix H_2 x ... x H_2 x C of order dim = core * 2^k.
 struct HadamardRounds {
   int dim = 1, rounds = 1, core = 1;  ///< order of C: 1 ([1]), 12, 20 or 28

@@ -336,6 +336,14 @@ void pack_plane(const uint8_t* codes, int64_t ld, int runs, int n, int shift, in
   }
 }
 
+void pack_bit_string(const uint8_t* codes, int n, int shift, int bits, std::byte* out) {
+  std::fill_n(out, packed_bytes(Packing::bit_string, n, bits), std::byte{0});
+  for (int bit = 0; bit < n * bits; ++bit) {
+    const int one = codes[bit / bits] >> (shift + bit % bits) & 1;
+    out[bit / 8] |= static_cast<std::byte>(one << bit % 8);
+  }
+}
+
 void rotate(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
   for (int r = 0; r < rows; ++r) {
     if (x != y) std::copy_n(x + r * ldx, map.dim, y + r * ldy);

@@ -50,6 +50,7 @@ void encode_residual(const float* u, int64_t ldu, int rows, int dim, const float
                      uint8_t* codes);
 void pack_plane(const uint8_t* codes, int64_t ld, int runs, int n, int shift, int width, std::byte* out,
                 int64_t out_stride);
+void pack_bit_string(const uint8_t* codes, int n, int shift, int bits, std::byte* out);
 void rotate(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy);
 void rotate_back(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy);
 

@@ -42,7 +42,10 @@ bool is_llama_header(std::string_view header) {
 
 bool may_know_llama(std::string_view file) {
   if (file.find("_rules.") != std::string_view::npos) return false;  // built without libllama
-  return file.starts_with("src/hosts/llama/") || file.starts_with("tests/model/") || file.starts_with("tests/slow/");
+  for (std::string_view folder : {"src/hosts/llama/", "tests/model/", "tests/slow/", "bench/attention/"}) {
+    if (file.starts_with(folder)) return true;
+  }
+  return false;
 }
 
 // The header named by an include line, nothing for any other line.

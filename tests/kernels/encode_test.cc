@@ -196,6 +196,27 @@ TEST(pack_plane, equals_the_reference) {
   }
 }
 
+TEST(pack_bit_string, equals_the_reference) {
+  Random random(16);
+  std::vector<uint8_t> codes(100);
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(random.bits());
+  for (int n = 1; n <= 70; ++n) {
+    const std::vector<uint8_t> run(codes.begin(), codes.begin() + n);  // exact size: a byte too many shows under ASan
+    for (int bits = 1; bits <= 8; ++bits) {
+      for (int shift = 0; shift + bits <= 8; ++shift) {
+        Guarded<uint8_t> expected(static_cast<size_t>((n * bits + 7) / 8));
+        const Guarded<uint8_t> start = expected;
+        reference::pack_bit_string(run.data(), n, shift, bits, reinterpret_cast<std::byte*>(expected.data()));
+        for_every_target([&](int64_t) {
+          Guarded<uint8_t> out = start;
+          pack_bit_string(run.data(), n, shift, bits, reinterpret_cast<std::byte*>(out.data()));
+          EXPECT_TRUE(same_bits(out.all(), expected.all())) << n << " " << bits << " " << shift;
+        });
+      }
+    }
+  }
+}
+
 /// A map of order dim = core * 2^k; its core need not be a Hadamard matrix.
 struct Map {
   Map(int dim, int core, int rounds) : factors(Random(12).normals(static_cast<size_t>(dim * rounds))) {
