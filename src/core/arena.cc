@@ -6,6 +6,7 @@
 #include <cinttypes>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <new>
 #include <string>
 

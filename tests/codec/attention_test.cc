@@ -128,6 +128,27 @@ TEST(AllCodecs, cutting_a_range_changes_no_bit) {
   }
 }
 
+TEST(AllCodecs, knowing_the_next_block_changes_no_bit) {
+  for (const auto& codec : all_codecs(80)) {
+    Coded coded(codec, 65);
+    const Block next = encode_blocks(*codec, gaussian_rows(coded.rows, 80, 66))[0];
+    const Range range{1, coded.rows - 2};
+    for (int n : {1, 4, 9}) {
+      const Rows q = gaussian_rows(n, 80, 67), weight = gaussian_rows(n, coded.rows, 68);
+      std::vector<float> prep(static_cast<size_t>(n * codec->floats().query));
+      codec->prepare_query(q.x.data(), n, prep.data());
+      std::vector<float> logit(static_cast<size_t>(n * range.size())), sum = coded.accumulator(n), acc = sum;
+      codec->score_ahead(prep.data(), n, coded.block.data(), next.data(), range, logit.data(), range.size(),
+                         coded.tile.data());
+      EXPECT_EQ(logit, coded.score(q, range)) << codec->name() << " n " << n;
+      coded.accumulate(weight, range, &sum);
+      codec->accumulate_ahead(weight.x.data() + range.begin, weight.dim, n, coded.block.data(), next.data(), range,
+                              acc.data(), coded.tile.data());
+      EXPECT_EQ(acc, sum) << codec->name() << " n " << n;
+    }
+  }
+}
+
 TEST(AllCodecs, logits_keep_their_stride_and_tiles_their_size) {
   const Rows q = gaussian_rows(9, 80, 57);
   for (const auto& codec : all_codecs(80)) {
