@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-#include "codec/code_scratch.h"
+#include "codec/encode_scratch.h"
 #include "core/check.h"
 #include "kernels/kernels.h"
 #include "kernels/tile_plain.h"
