@@ -73,6 +73,18 @@ void append(const Workload& workload, KVCache& cache, int tokens) {
   cache.append(workload.rows(Side::key, first, tokens), workload.rows(Side::value, first, tokens));
 }
 
+void store(const Workload& workload, KVCache& cache, int tokens) {
+  while (cache.offset() < tokens) append(workload, cache, std::min(Workload::kChunk, tokens - cache.offset()));
+  cache.commit();
+}
+
+/// Good enough to say how many copies are needed.
+double estimated_bytes(const Workload& workload, const MethodSpec& method, int tokens) {
+  KVCache cache(method, layer_shape(workload.dim));
+  store(workload, cache, Workload::kPeriod);
+  return static_cast<double>(cache.used_bytes()) / Workload::kPeriod * tokens;
+}
+
 }  // namespace
 
 std::vector<std::string> default_codecs() {
@@ -97,25 +109,17 @@ MethodSpec method_of(const Candidate& candidate) {
   return method;
 }
 
-StoredPrompt store_prompt(const Workload& workload, const Candidate& candidate, int tokens) {
-  KVCache cache(method_of(candidate), layer_shape(workload.dim));
-  while (cache.offset() < tokens) append(workload, cache, std::min(Workload::kChunk, tokens - cache.offset()));
-  const size_t bytes = cache.used_bytes();
-  return {.state = cache.state(), .tokens = tokens, .packed_bytes = bytes};
-}
-
-// In a copy blocks lie stream by stream, as after loading a state. Copies that were filled by appends, with the blocks
-// of all streams mixed, took the same times.
-StoredAttention::StoredAttention(const Workload& workload, const Candidate& candidate, const StoredPrompt& prompt,
-                                 int queries, size_t rotating_bytes)
+StoredAttention::StoredAttention(const Workload& workload, const Candidate& candidate, int tokens, int queries,
+                                 size_t rotating_bytes)
     : output_(static_cast<size_t>(queries) * kQHeads * static_cast<size_t>(workload.dim)) {
-  const std::vector<LayerShape> shapes(rotating_bytes / prompt.packed_bytes + 1, layer_shape(workload.dim));
-  layers_ = std::make_unique<CacheSet>(method_of(candidate), shapes);
+  const MethodSpec method = method_of(candidate);
+  const size_t copies =
+      static_cast<size_t>(static_cast<double>(rotating_bytes) / estimated_bytes(workload, method, tokens)) + 1;
+  layers_ = std::make_unique<CacheSet>(method, std::vector<LayerShape>(copies, layer_shape(workload.dim)));
 #pragma omp parallel for
-  for (int i = 0; i < layers_->size(); ++i) {
-    (*layers_)[i].set_state(prompt.state);
-    append(workload, (*layers_)[i], queries);
-  }
+  for (int i = 0; i < layers_->size(); ++i) store(workload, (*layers_)[i], tokens);
+  packed_bytes_ = (*layers_)[0].used_bytes();
+  for (int i = 0; i < layers_->size(); ++i) append(workload, (*layers_)[i], queries);
   in_.q = workload.queries(queries);
   const int64_t head = workload.dim, token = kQHeads * head;
   out_ = {output_.data(), token * queries, token, head};
@@ -133,8 +137,7 @@ Encoding::Encoding(const Workload& workload, const Candidate& candidate, int tok
   // The second layer's rows keep the arena's pages when the first layer is emptied.
   const std::vector<LayerShape> shapes(2, layer_shape(workload.dim, DType::f16));
   layers_ = std::make_unique<CacheSet>(method_of(candidate), shapes);
-  append(workload, (*layers_)[1], Workload::kChunk);
-  (*layers_)[1].commit();
+  store(workload, (*layers_)[1], Workload::kChunk);
 }
 
 void Encoding::call() {

@@ -25,23 +25,16 @@ std::vector<Candidate> candidates_of(const std::string& codec, const std::vector
 /// The one place that knows how caches are configured. Throws QuantizerConfigError.
 MethodSpec method_of(const Candidate& candidate);
 
-/// A filled cache, as bytes. They do not depend on the arithmetic.
-struct StoredPrompt {
-  std::vector<std::byte> state;
-  int tokens = 0;
-  size_t packed_bytes = 0;  ///< the method's formula
-};
-StoredPrompt store_prompt(const Workload& workload, const Candidate& candidate, int tokens);
-
-/// Attention over the stored rows and the rows of its own call, which stays pending. The copies are the layers of
+/// Attention over `tokens` stored rows and the rows of its own call, which stays pending. The copies are the layers of
 /// one cache set, as the layers of a model are; together they fill at least `rotating_bytes`.
 class StoredAttention final : public Contestant {
  public:
-  StoredAttention(const Workload& workload, const Candidate& candidate, const StoredPrompt& prompt, int queries,
-                  size_t rotating_bytes);
+  StoredAttention(const Workload& workload, const Candidate& candidate, int tokens, int queries, size_t rotating_bytes);
   void use_threads(int threads) override { threads_ = threads; }
   void call() override;
+  int copies() const override { return layers_->size(); }
 
+  size_t packed_bytes() const { return packed_bytes_; }         ///< of the stored rows of one copy
   const std::vector<float>& output() const { return output_; }  ///< [queries][kQHeads][dim]
 
  private:
@@ -49,6 +42,7 @@ class StoredAttention final : public Contestant {
   AttendIn in_;
   AttendOut out_;
   std::vector<float> output_;
+  size_t packed_bytes_ = 0;
   int next_ = 0, threads_ = 1;
 };
 

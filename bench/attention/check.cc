@@ -43,7 +43,7 @@ std::vector<float> ggml_output(const Workload& workload, Op op, GgmlType type, G
 }
 
 std::vector<float> our_output(const Workload& workload, Op op, const Candidate& candidate) {
-  StoredAttention attention(workload, candidate, store_prompt(workload, candidate, kTokens), queries_of(op), 0);
+  StoredAttention attention(workload, candidate, kTokens, queries_of(op), 0);
   attention.call();
   return attention.output();
 }

@@ -8,13 +8,14 @@
 
 namespace veloxquant::bench {
 
-/// Something that can be done again and again. Each call works on the next copy of its data, so that a copy is out of
-/// all caches when its turn comes.
+/// Something that can be done again and again, each time on the next copy of its data.
 class Contestant {
  public:
   virtual ~Contestant() = default;
   virtual void use_threads(int threads) = 0;  ///< before the calls
   virtual void call() = 0;
+  /// Calls until a copy comes back; 0: it is all the same whether data are in caches.
+  virtual int copies() const { return 0; }
 };
 
 using WallClock = std::chrono::steady_clock;
@@ -25,6 +26,7 @@ struct Rules {
   double sample_s = 0.1;  ///< a sample repeats the call for at least this long
   bool warm_up = false;   ///< a round before the first, not counted
   int threads = 1;
+  Contestant* evict = nullptr;  ///< called off the clock before a copy comes back within one sample
 };
 
 struct Entry {

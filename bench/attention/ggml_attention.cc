@@ -169,6 +169,7 @@ void GgmlAttention::call() {
   g.next = (g.next + 1) % g.graphs.size();
 }
 
+int GgmlAttention::copies() const { return static_cast<int>(graphs_->graphs.size()); }
 size_t GgmlAttention::bytes() const { return graphs_->copy_bytes(); }
 const std::vector<float>& GgmlAttention::output() const { return graphs_->output; }
 

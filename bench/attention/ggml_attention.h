@@ -38,6 +38,7 @@ class GgmlAttention final : public Contestant {
   ~GgmlAttention() override;
   void use_threads(int threads) override;
   void call() override;
+  int copies() const override;
 
   size_t bytes() const;                      ///< of keys and values of one copy
   const std::vector<float>& output() const;  ///< [queries][kv_heads * kGroup][dim]
