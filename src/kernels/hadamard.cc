@@ -2,7 +2,6 @@
 // column, then butterflies of growing stride. Factors of 1 and -1 make products exact, so a fused multiply-add rounds
 // once, as the addition does.
 #include <algorithm>
-#include <array>
 
 #include "core/check.h"
 #include "kernels/kernels.h"
@@ -16,8 +15,6 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace veloxquant::kernels::HWY_NAMESPACE {
-
-inline constexpr size_t kLargestCore = 28;
 
 /// Of a row that stay in registers at once.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL || HWY_TARGET == HWY_NEON
@@ -133,53 +130,84 @@ HWY_INLINE void hadamard_of_blocks(int dim, float* y) {
   }
 }
 
-/// H y in place for rows of any order.
-HWY_INLINE void hadamard(int dim, int core, const float* columns, float* y) {
-  if (core == 1 && dim >= kMostVectors * kLanes) return hadamard_of_blocks(dim, y);
-  std::array<float, kLargestCore> sum;
-  for (int block = 0; block < dim && core > 1; block += core) {
-    sum.fill(0);
-    for (int j = 0; j < core; ++j) {
-      for (int i = 0; i < core; ++i) sum[static_cast<size_t>(i)] += columns[j * core + i] * y[block + j];
+/// block = C block, C given column by column. In vectors of four, of which every core is a multiple: loads then never
+/// span two earlier stores, for which they would wait.
+using Quad = hn::CappedTag<float, 4>;
+inline constexpr int kQuad = static_cast<int>(hn::MaxLanes(Quad()));
+
+template <int kCore>
+HWY_INLINE void apply_core(const float* columns, float* block) {
+  const Quad d;
+  hn::Vec<Quad> sum[kCore / kQuad];
+  for (auto& s : sum) s = hn::Zero(d);
+  for (int j = 0; j < kCore; ++j, columns += kCore) {
+    const auto value = hn::Set(d, block[j]);
+    for (int i = 0; i < kCore; i += kQuad) {
+      sum[i / kQuad] = hn::MulAdd(hn::LoadU(d, columns + i), value, sum[i / kQuad]);
     }
-    std::copy_n(sum.begin(), core, y + block);
   }
-  for (int stride = core; stride < dim; stride *= 2) {
-    for (int base = 0; base < dim; base += 2 * stride) butterflies(stride, y + base, y + base + stride);
+  for (int i = 0; i < kCore; i += kQuad) hn::StoreU(sum[i / kQuad], d, block + i);
+}
+
+/// `stride` is a multiple of four.
+HWY_INLINE void butterflies_of_quads(int stride, float* low, float* high) {
+  const Quad d;
+  for (int i = 0; i < stride; i += kQuad) {
+    const auto a = hn::LoadU(d, low + i), b = hn::LoadU(d, high + i);
+    hn::StoreU(hn::Add(a, b), d, low + i);
+    hn::StoreU(hn::Sub(a, b), d, high + i);
   }
 }
 
-/// kVectors > 0: dim is as many vectors; 0: any.
-template <int kVectors, bool kBack>
-HWY_NOINLINE void rotate_rows(HadamardRounds map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
-  const int dim = map.dim;
-  for (int r = 0; r < rows; ++r) {
-    const float* from = x + r * ldx;
-    float* to = y + r * ldy;
-    if constexpr (kVectors > 0) {
-      rotate_in_registers<kVectors, kBack>(map, from, to);
-      continue;
-    }
-    for (int round = 0; round < map.rounds; ++round, from = to) {
-      const float* factor = map.factors + int64_t{kBack ? round : map.rounds - 1 - round} * dim;
-      if (kBack) {
-        if (from != to) std::copy_n(from, dim, to);
-        hadamard(dim, map.core, map.rows, to);
-        multiply(to, factor, dim, to);
+/// H y in place for a row of any order.
+template <int kCore>
+HWY_INLINE void hadamard(int dim, const float* columns, float* y) {
+  if (kCore == 1 && dim >= kMostVectors * kLanes) return hadamard_of_blocks(dim, y);
+  if constexpr (kCore > 1) {
+    for (int block = 0; block < dim; block += kCore) apply_core<kCore>(columns, y + block);
+  }
+  for (int stride = kCore; stride < dim; stride *= 2) {
+    for (int base = 0; base < dim; base += 2 * stride) {
+      if (kCore > 1) {
+        butterflies_of_quads(stride, y + base, y + base + stride);
       } else {
-        multiply(from, factor, dim, to);
-        hadamard(dim, map.core, map.columns, to);
+        butterflies(stride, y + base, y + base + stride);
       }
     }
   }
 }
 
+template <int kCore, bool kBack>
+HWY_NOINLINE void rotate_rows(HadamardRounds map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+  const int dim = map.dim;
+  for (int r = 0; r < rows; ++r) {
+    const float* from = x + r * ldx;
+    float* to = y + r * ldy;
+    for (int round = 0; round < map.rounds; ++round, from = to) {
+      const float* factor = map.factors + int64_t{kBack ? round : map.rounds - 1 - round} * dim;
+      if (kBack) {
+        if (from != to) std::copy_n(from, dim, to);
+        hadamard<kCore>(dim, map.rows, to);
+        multiply(to, factor, dim, to);
+      } else {
+        multiply(from, factor, dim, to);
+        hadamard<kCore>(dim, map.columns, to);
+      }
+    }
+  }
+}
+
+/// dim is kVectors vectors.
+template <int kVectors, bool kBack>
+HWY_NOINLINE void rotate_vectors(HadamardRounds map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+  for (int r = 0; r < rows; ++r) rotate_in_registers<kVectors, kBack>(map, x + r * ldx, y + r * ldy);
+}
+
 /// Channels of kLanes rows, a row a lane: orders that do not fill vectors waste no lane then.
 inline constexpr int kMostTurned = 512;
 
-/// block = C block, C given column by column.
 template <int kCore>
-HWY_INLINE void apply_core(const float* columns, float* block) {
+HWY_INLINE void apply_core_to_channels(const float* columns, float* block) {
   const F32 d;
   VF32 sum[kCore];
   for (VF32& s : sum) s = hn::Zero(d);
@@ -192,7 +220,7 @@ HWY_INLINE void apply_core(const float* columns, float* block) {
 
 template <int kCore>
 HWY_INLINE void hadamard_of_channels(int dim, const float* columns, float* tile) {
-  for (int block = 0; block < dim && kCore > 1; block += kCore) apply_core<kCore>(columns, tile + block * kLanes);
+  for (int block = 0; block < dim; block += kCore) apply_core_to_channels<kCore>(columns, tile + block * kLanes);
   for (int stride = kCore; stride < dim; stride *= 2) {
     for (int base = 0; base < dim; base += 2 * stride) {
       butterflies(stride * kLanes, tile + base * kLanes, tile + (base + stride) * kLanes);
@@ -222,24 +250,28 @@ HWY_NOINLINE void rotate_channels(HadamardRounds map, int rows, const float* x, 
   }
 }
 
+/// Few rows one by one, more in lanes.
+template <int kCore, bool kBack>
+HWY_INLINE void rotate_core(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
+  const int left = rows % kLanes;
+  const int in_lanes = map.dim > kMostTurned ? 0 : left < kLanes / 2 ? rows - left : rows;
+  if (in_lanes > 0) rotate_channels<kCore, kBack>(map, in_lanes, x, ldx, y, ldy);
+  rotate_rows<kCore, kBack>(map, rows - in_lanes, x + in_lanes * ldx, ldx, y + in_lanes * ldy, ldy);
+}
+
 template <bool kBack>
 HWY_INLINE void rotate_any(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
-  VQ_CHECK(map.rounds >= 1);
-  VQ_CHECK(static_cast<size_t>(map.core) <= kLargestCore);
-  if (map.dim <= kMostTurned) {
-    if (map.core == 12) return rotate_channels<12, kBack>(map, rows, x, ldx, y, ldy);
-    if (map.core == 20) return rotate_channels<20, kBack>(map, rows, x, ldx, y, ldy);
-    if (map.core == 28) return rotate_channels<28, kBack>(map, rows, x, ldx, y, ldy);
-  }
-  if (map.core == 1 && map.dim % kLanes == 0) {
-    const int vectors = map.dim / kLanes;
-    if (vectors == 1) return rotate_rows<1, kBack>(map, rows, x, ldx, y, ldy);
-    if (vectors == 2) return rotate_rows<2, kBack>(map, rows, x, ldx, y, ldy);
-    if (vectors == 4) return rotate_rows<4, kBack>(map, rows, x, ldx, y, ldy);
-    if (vectors == 8) return rotate_rows<8, kBack>(map, rows, x, ldx, y, ldy);
-    if (vectors == kMostVectors) return rotate_rows<kMostVectors, kBack>(map, rows, x, ldx, y, ldy);
-  }
-  rotate_rows<0, kBack>(map, rows, x, ldx, y, ldy);
+  VQ_CHECK(map.rounds >= 1 && (map.core == 1 || map.core == 12 || map.core == 20 || map.core == 28));
+  if (map.core == 12) return rotate_core<12, kBack>(map, rows, x, ldx, y, ldy);
+  if (map.core == 20) return rotate_core<20, kBack>(map, rows, x, ldx, y, ldy);
+  if (map.core == 28) return rotate_core<28, kBack>(map, rows, x, ldx, y, ldy);
+  const int vectors = map.dim / kLanes;
+  if (vectors == 1) return rotate_vectors<1, kBack>(map, rows, x, ldx, y, ldy);
+  if (vectors == 2) return rotate_vectors<2, kBack>(map, rows, x, ldx, y, ldy);
+  if (vectors == 4) return rotate_vectors<4, kBack>(map, rows, x, ldx, y, ldy);
+  if (vectors == 8) return rotate_vectors<8, kBack>(map, rows, x, ldx, y, ldy);
+  if (vectors == kMostVectors) return rotate_vectors<kMostVectors, kBack>(map, rows, x, ldx, y, ldy);
+  rotate_rows<1, kBack>(map, rows, x, ldx, y, ldy);
 }
 
 void rotate(const HadamardRounds& map, int rows, const float* x, int64_t ldx, float* y, int64_t ldy) {
