@@ -31,8 +31,7 @@ HWY_INLINE void pack_vector(D d, hn::Vec<D> codes, uint8_t* out) {
     hn::StoreU(low_bytes(d32, hn::Or(fours, hn::ShiftRight<12>(fours))), hn::Rebind<uint8_t, decltype(d32)>(), out);
   } else if constexpr (kWidth == 4) {
     const auto pairs = hn::And(hn::BitCast(d16, codes), hn::Set(d16, uint16_t{0x0f0f}));
-    hn::StoreU(hn::TruncateTo(hn::Rebind<uint8_t, decltype(d16)>(), hn::Or(pairs, hn::ShiftRight<4>(pairs))),
-               hn::Rebind<uint8_t, decltype(d16)>(), out);
+    hn::StoreU(low_bytes(d16, hn::Or(pairs, hn::ShiftRight<4>(pairs))), hn::Rebind<uint8_t, decltype(d16)>(), out);
   } else {
     hn::StoreU(codes, d, out);
   }

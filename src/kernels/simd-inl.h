@@ -130,13 +130,12 @@ HWY_INLINE VU16 f16_from_f32(VF32 value) {
   return f16_from_f32_integer(value);
 }
 
-/// The low byte of every lane of D, of 32 bits. Highway 1.0.3 has the wrong instruction in TruncateTo of AVX3_DL.
+/// The low byte of every lane of D, of 16 or 32 bits. TruncateTo would be the word for it, but Highway 1.0.3 has wrong
+/// permutations there for AVX3_DL.
 template <class D>
-HWY_INLINE hn::Vec<hn::Rebind<uint8_t, D>> low_bytes(D, hn::Vec<D> v) {
-#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL
-  if constexpr (sizeof(v.raw) == 64) return hn::Vec<hn::Rebind<uint8_t, D>>{_mm512_cvtepi32_epi8(v.raw)};
-#endif
-  return hn::TruncateTo(hn::Rebind<uint8_t, D>(), v);
+HWY_INLINE hn::Vec<hn::Rebind<uint8_t, D>> low_bytes(D d, hn::Vec<D> v) {
+  const hn::RebindToSigned<D> di;
+  return hn::DemoteTo(hn::Rebind<uint8_t, D>(), hn::BitCast(di, hn::And(v, hn::Set(d, hn::TFromD<D>{0xff}))));
 }
 
 HWY_INLINE VF32 f32_from_bf16(VU16 value) { return hn::BitCast(F32(), hn::ShiftLeft<16>(hn::PromoteTo(U32(), value))); }
