@@ -48,7 +48,7 @@ class LloydRowCodec final : public TileCodec {
     if (options.role.arithmetic == Arithmetic::float32 || integer.empty()) return;
     if (!TileGrid::exists(options.role.side, bits, dim())) return;
     kernels::TileLevels levels{.kind = kernels::TileLevels::Kind::table};
-    std::copy(integer.begin(), integer.end(), levels.levels);
+    for (size_t i = 0; i < std::size(levels.levels); ++i) levels.levels[i] = integer[i % integer.size()];
     set_tiles(row_factor_tiles({options.role.side, FieldOrder::codebook, bits, dim()}, levels,
                                static_cast<float>(tables_->table.unit / root_dim_), options.role.arithmetic));
   }

@@ -41,15 +41,23 @@ HWY_INLINE VU8 swap_halves(VU8 v) {
 #endif
 }
 
-/// Where vector `i` of a row whose units are turned belongs in natural order, and whether its halves must be swapped.
-struct Turned {
-  int offset;
-  bool swapped;
-};
-HWY_INLINE Turned turned(int i, int turn) {
-  constexpr int kUnits = kBytes / 16;
-  if constexpr (kUnits == 4) return {(i ^ (turn >> 2)) * kBytes, (turn & 2) != 0};
-  return {(i ^ (turn / kUnits)) * kBytes, false};
+/// Vector `i` of a row whose units are turned, and where it belongs in natural order. Halves of 32 free indices are
+/// turned apart.
+template <int kTurn>
+HWY_INLINE VU8 load_turned(const uint8_t* row, int i) {
+  const VU8 v = hn::LoadU(U8(), row + i * kBytes);
+  if constexpr (kBytes == 64 && (kTurn & 2) != 0) return swap_halves(v);
+  return v;
+}
+template <int kTurn>
+constexpr int natural_offset(int i) {
+  constexpr int kPerHalf = 128 / kBytes, kUnits = kBytes / 16;
+  return i / kPerHalf * 128 + (i % kPerHalf ^ kTurn / kUnits) * kBytes;
+}
+/// Swizzle of word row `word` of strips of kWidth.
+template <int kWidth>
+constexpr int turn_of(int word) {
+  return kWidth == 16 ? 2 * ((word >> 1) & 1) : 2 * (word & 3);
 }
 
 template <int kShift>
@@ -64,12 +72,9 @@ template <int kBits>
 class Fields {
  public:
   explicit Fields(const TileLevels& levels) : kind_(levels.kind) {
-    HWY_ALIGN uint8_t table[64];
-    for (size_t i = 0; i < 64; ++i) {
-      const int level = levels.levels[i % (size_t{1} << std::min(kBits, 4))];
-      table[i] = static_cast<uint8_t>(level + kTableShift);
-    }
-    table_ = load_table(table);
+    const U8 d;
+    const VU8 table = hn::LoadDup128(d, reinterpret_cast<const uint8_t*>(levels.levels));
+    table_ = hn::Add(table, hn::Set(d, uint8_t{kTableShift}));
   }
 
   template <int kField>
@@ -97,44 +102,39 @@ class Fields {
   bool raw() const { return kind_ == TileLevels::Kind::raw; }
 
  private:
-  static HWY_INLINE VU8 load_table(const uint8_t* table) {
-#if HWY_TARGET == HWY_AVX3_DL
-    return hn::Load(U8(), table);
-#else
-    return hn::LoadDup128(U8(), table);
-#endif
-  }
-
   TileLevels::Kind kind_;
   VU8 table_;
 };
 
 template <int kBits, int kField = 0>
-HWY_INLINE void store_fields(VU8 v, const Fields<kBits>& fields, size_t row_bytes, uint8_t* out) {
+HWY_INLINE void store_fields(VU8 v, const Fields<kBits>& fields, int row_bytes, uint8_t* out) {
   hn::StoreU(fields.template get<kField>(v), U8(), out);
   if constexpr ((kField + 1) * kBits < 8) store_fields<kBits, kField + 1>(v, fields, row_bytes, out + row_bytes);
 }
 
-/// Words of 1, 2, 4 or 8 bits.
-template <int kBits>
-void operand_words(const TileGrid& grid, const TileStrip& strip, const TileLevels& levels, const uint8_t* codes,
-                   uint8_t* out) {
-  const U8 d;
-  const Fields<kBits> fields(levels);
-  const size_t row_bytes = strip.row_bytes();
-  for (int word = 0; word < grid.words(); ++word) {
-    const int turn = row_turn(strip, word);
-    for (int i = 0; i * kBytes < static_cast<int>(row_bytes); ++i) {
-      // Halves of 32 free indices are turned apart.
-      constexpr int kPerHalf = 128 / kBytes;
-      const Turned to = turned(i % kPerHalf, turn);
-      VU8 v = hn::LoadU(d, codes + i * kBytes);
-      if (to.swapped) v = swap_halves(v);
-      store_fields<kBits>(v, fields, row_bytes, out + i / kPerHalf * 128 + to.offset);
-    }
-    codes += row_bytes;
-    out += row_bytes * (8 / kBits);
+/// The row of a word whose number is kWord modulo 4.
+template <int kBits, int kWidth, int kWord>
+HWY_INLINE void operand_row(const uint8_t* row, const Fields<kBits>& fields, uint8_t* out) {
+  constexpr int kRowBytes = 4 * kWidth, kTurn = turn_of<kWidth>(kWord);
+  for (int i = 0; i * kBytes < kRowBytes; ++i) {
+    store_fields<kBits>(load_turned<kTurn>(row, i), fields, kRowBytes, out + natural_offset<kTurn>(i));
   }
+}
+
+/// Words of 1, 2, 4 or 8 bits.
+template <int kBits, int kWidth>
+void operand_words(int words, const TileLevels& levels, const uint8_t* codes, uint8_t* out) {
+  constexpr int kRowBytes = 4 * kWidth, kOutBytes = kRowBytes * (8 / kBits);
+  const Fields<kBits> fields(levels);
+  for (; words >= 4; words -= 4, codes += 4 * kRowBytes, out += 4 * kOutBytes) {
+    operand_row<kBits, kWidth, 0>(codes, fields, out);
+    operand_row<kBits, kWidth, 1>(codes + kRowBytes, fields, out + kOutBytes);
+    operand_row<kBits, kWidth, 2>(codes + 2 * kRowBytes, fields, out + 2 * kOutBytes);
+    operand_row<kBits, kWidth, 3>(codes + 3 * kRowBytes, fields, out + 3 * kOutBytes);
+  }
+  if (words > 0) operand_row<kBits, kWidth, 0>(codes, fields, out);
+  if (words > 1) operand_row<kBits, kWidth, 1>(codes + kRowBytes, fields, out + kOutBytes);
+  if (words > 2) operand_row<kBits, kWidth, 2>(codes + 2 * kRowBytes, fields, out + 2 * kOutBytes);
 }
 
 /// Levels of field kField of words of 3 bits: two bits from `wide`, the third from `narrow`, which the caller has
@@ -156,57 +156,68 @@ HWY_INLINE VU8 three_bit_level(VU8 wide, VU8 narrow, const Fields<3>& fields) {
   return fields.raw() ? code : fields.look_up(code);
 }
 
-void operand_three_bits(const TileGrid& grid, const TileStrip& strip, const TileLevels& levels, const uint8_t* codes,
-                        uint8_t* out) {
+/// One of the two words of a group, kWord modulo 4; the narrow row is in natural order.
+template <int kWidth, int kWord>
+HWY_INLINE void three_bit_row(const uint8_t* row, const uint8_t* narrow_row, const Fields<3>& fields, uint8_t* out) {
   const U8 d;
+  constexpr int kRowBytes = 4 * kWidth, kTurn = turn_of<kWidth>(kWord);
+  for (int i = 0; i * kBytes < kRowBytes; ++i) {
+    const int at = natural_offset<kTurn>(i);
+    const VU8 wide = load_turned<kTurn>(row, i);
+    VU8 narrow = hn::Load(d, narrow_row + at);
+    if constexpr (kWord % 2 == 1) narrow = shift_right<2>(narrow);
+    hn::StoreU(three_bit_level<0>(wide, narrow, fields), d, out + at);
+    hn::StoreU(three_bit_level<1>(wide, narrow, fields), d, out + at + kRowBytes);
+    hn::StoreU(three_bit_level<2>(wide, narrow, fields), d, out + at + 2 * kRowBytes);
+    hn::StoreU(three_bit_level<3>(wide, narrow, fields), d, out + at + 3 * kRowBytes);
+  }
+}
+
+/// Group kGroup modulo 2: a narrow row and two wide ones.
+template <int kWidth, int kGroup>
+HWY_INLINE void three_bit_group(const uint8_t* codes, const Fields<3>& fields, uint8_t* out) {
+  constexpr int kRowBytes = 4 * kWidth, kTurn = narrow_row_turn(kGroup);
+  HWY_ALIGN uint8_t narrow_row[kRowBytes < 64 ? 64 : kRowBytes];
+  for (int i = 0; i * kBytes < kRowBytes; ++i) {
+    hn::Store(load_turned<kTurn>(codes, i), U8(), narrow_row + natural_offset<kTurn>(i));
+  }
+  three_bit_row<kWidth, 2 * kGroup>(codes + kRowBytes, narrow_row, fields, out);
+  three_bit_row<kWidth, 2 * kGroup + 1>(codes + 2 * kRowBytes, narrow_row, fields, out + 4 * kRowBytes);
+}
+
+template <int kWidth>
+void operand_three_bits(int words, const TileLevels& levels, const uint8_t* codes, uint8_t* out) {
+  constexpr int kGroupBytes = 12 * kWidth, kOutBytes = 32 * kWidth;
   const Fields<3> fields(levels);
-  const size_t row_bytes = strip.row_bytes();
-  HWY_ALIGN uint8_t narrow_row[256];
-  for (int group = 0; group * 2 < grid.words(); ++group) {
-    for (int i = 0; i * kBytes < static_cast<int>(row_bytes); ++i) {
-      constexpr int kPerHalf = 128 / kBytes;
-      const Turned to = turned(i % kPerHalf, narrow_row_turn(group));
-      VU8 v = hn::LoadU(d, codes + i * kBytes);
-      if (to.swapped) v = swap_halves(v);
-      hn::Store(v, d, narrow_row + i / kPerHalf * 128 + to.offset);
-    }
-    codes += row_bytes;
-    for (int word = 2 * group; word < 2 * group + 2; ++word) {
-      const int turn = row_turn(strip, word);
-      for (int i = 0; i * kBytes < static_cast<int>(row_bytes); ++i) {
-        constexpr int kPerHalf = 128 / kBytes;
-        const Turned to = turned(i % kPerHalf, turn);
-        const int at = i / kPerHalf * 128 + to.offset;
-        VU8 wide = hn::LoadU(d, codes + i * kBytes);
-        if (to.swapped) wide = swap_halves(wide);
-        VU8 narrow = hn::Load(d, narrow_row + at);
-        if (word % 2 == 1) narrow = shift_right<2>(narrow);
-        hn::StoreU(three_bit_level<0>(wide, narrow, fields), d, out + at);
-        hn::StoreU(three_bit_level<1>(wide, narrow, fields), d, out + at + row_bytes);
-        hn::StoreU(three_bit_level<2>(wide, narrow, fields), d, out + at + 2 * row_bytes);
-        hn::StoreU(three_bit_level<3>(wide, narrow, fields), d, out + at + 3 * row_bytes);
-      }
-      codes += row_bytes;
-      out += 4 * row_bytes;
-    }
+  for (; words > 0; words -= 4, codes += 2 * kGroupBytes, out += 2 * kOutBytes) {
+    three_bit_group<kWidth, 0>(codes, fields, out);
+    if (words > 2) three_bit_group<kWidth, 1>(codes + kGroupBytes, fields, out + kOutBytes);
+  }
+}
+
+template <int kWidth>
+void operand_strip(const TileGrid& grid, const TileLevels& levels, const uint8_t* codes, uint8_t* out) {
+  const int words = grid.words();
+  switch (grid.bits) {
+    case 1:
+      return operand_words<1, kWidth>(words, levels, codes, out);
+    case 2:
+      return operand_words<2, kWidth>(words, levels, codes, out);
+    case 3:
+      return operand_three_bits<kWidth>(words, levels, codes, out);
+    case 4:
+      return operand_words<4, kWidth>(words, levels, codes, out);
+    default:
+      return operand_words<8, kWidth>(words, levels, codes, out);
   }
 }
 
 void operand(const TileGrid& grid, const TileStrip& strip, const TileLevels& levels, const std::byte* codes,
              uint8_t* out) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(codes);
-  switch (grid.bits) {
-    case 1:
-      return operand_words<1>(grid, strip, levels, bytes, out);
-    case 2:
-      return operand_words<2>(grid, strip, levels, bytes, out);
-    case 3:
-      return operand_three_bits(grid, strip, levels, bytes, out);
-    case 4:
-      return operand_words<4>(grid, strip, levels, bytes, out);
-    default:
-      return operand_words<8>(grid, strip, levels, bytes, out);
-  }
+  if (strip.width == 64) return operand_strip<64>(grid, levels, bytes, out);
+  if (strip.width == 32) return operand_strip<32>(grid, levels, bytes, out);
+  operand_strip<16>(grid, levels, bytes, out);
 }
 
 // --- planes --------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ struct TileLevels {
   enum class Kind : uint8_t {
     raw,      ///< the code itself, 0 .. 2^bits - 1
     integer,  ///< a two's complement byte (8 bits)
-    table     ///< levels[code]; up to 4 bits
+    table     ///< levels[code]; up to 4 bits, repeated to fill all 16
   };
   Kind kind = Kind::raw;
   int8_t levels[16] = {};

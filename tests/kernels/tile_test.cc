@@ -13,8 +13,9 @@ using Kind = TileLevels::Kind;
 
 TileLevels levels_of(Kind kind, int bits, Random& random) {
   TileLevels levels{.kind = kind};
-  for (int i = 0; kind == Kind::table && i < 1 << std::min(bits, 4); ++i) {
-    levels.levels[i] = static_cast<int8_t>(static_cast<int>(random.below(255)) - 127);
+  const int size = 1 << std::min(bits, 4);
+  for (int i = 0; kind == Kind::table && i < 16; ++i) {
+    levels.levels[i] = i < size ? static_cast<int8_t>(random.below(255) - 127) : levels.levels[i - size];
   }
   return levels;
 }
