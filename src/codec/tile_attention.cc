@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "core/check.h"
 #include "kernels/kernels.h"
@@ -21,13 +22,19 @@ float* take(float*& scratch, int floats) { return std::exchange(scratch, scratch
 
 const uint16_t* halves(const std::byte* parameters) { return reinterpret_cast<const uint16_t*>(parameters); }
 
-/// Weights of a whole tile: rows outside `rows` weigh nothing.
-const float* whole_tile(const float* weight, Range rows, float (&buffer)[kTileRows]) {
-  if (rows.size() == kTileRows) return weight;
-  std::fill(std::begin(buffer), std::end(buffer), 0.0f);
-  std::copy_n(weight, rows.size(), buffer + rows.begin);
-  return buffer;
-}
+/// Weights of a whole tile: rows outside `rows` weigh nothing. Only parts are copied.
+struct WholeTile {
+  WholeTile(const float* weight, int64_t stride, int n, Range rows) : x(weight), ld(stride) {
+    if (rows.size() == kTileRows) return;
+    copy.assign(static_cast<size_t>(n) * kTileRows, 0.0f);
+    for (int i = 0; i < n; ++i) std::copy_n(weight + i * stride, rows.size(), copy.data() + i * kTileRows + rows.begin);
+    x = copy.data();
+    ld = kTileRows;
+  }
+  const float* x;
+  int64_t ld;
+  std::vector<float> copy;
+};
 
 /// Logits of whole tiles go where they belong at once, those of a part by way of a buffer.
 class LogitRows {
@@ -107,6 +114,7 @@ class RowFactorTiles final : public TileAttention {
     float* factor = take(scratch, kTileRows);
     row_factors(tile, factor);
     auto* planes_of_all = bytes(take(scratch, kQueries * plane_floats(kTileRows)));
+    const WholeTile weights(weight, ld, n, rows);
     std::array<DotTerm, kQueries> terms;
     TileDot dot;
     dot.steps = kTileRows / 4;
@@ -120,17 +128,10 @@ class RowFactorTiles final : public TileAttention {
     dot.add = true;
     for (int first = 0; first < n; first += kQueries) {
       dot.queries = std::min(kQueries, n - first);
-      bool any = false;
-      for (int i = 0; i < dot.queries; ++i) {
-        float buffer[kTileRows], weighted[kTileRows];
-        kernels_.apply(whole_tile(weight + (first + i) * ld, rows, buffer), factor, nullptr, kTileRows, weighted);
-        int32_t sum;
-        const float unit =
-            kernels_.quantise(weighted, kTileRows, planes(), order_, planes_of_all + i * dot.query_stride, &sum);
-        terms[static_cast<size_t>(i)] = term(unit * unit_, 0, sum);
-        any = any || unit != 0;
-      }
-      if (!any) continue;
+      kernels::FoldRows fold{
+          weights.x + first * weights.ld, weights.ld, dot.queries, planes_of_all, dot.query_stride, terms.data(), 1};
+      kernels_.fold(fold, factor, nullptr, kTileRows, planes(), order_, shift_);
+      for (int i = 0; i < dot.queries; ++i) terms[static_cast<size_t>(i)].unit *= unit_;
       for (int x = 0; x < grid_.dim;) {
         const TileStrip strip = strip_at(grid_, x);
         dot.operand = operand + size_t{kTileRows} * static_cast<size_t>(x);
@@ -171,6 +172,7 @@ class AffineTiles : public TileAttention {
     for (size_t p = 0; p < order_.size(); ++p) {
       parameter_order_[p] = static_cast<uint8_t>(parameter_order(grid.side, grid.bits, static_cast<int>(p)));
     }
+    natural_order_ = order_;
     // Planes are made from numbers that stand in the order of the parameters.
     OperandOrder position{};
     for (size_t p = 0; p < position.size(); ++p) position[parameter_order_[p]] = static_cast<uint8_t>(p);
@@ -178,19 +180,41 @@ class AffineTiles : public TileAttention {
   }
 
   struct Parameters {
-    const float *scale, *zero;  ///< zero is that of the middle code
+    const float *scale, *zero;
   };
-  Parameters load(const SealedTile& tile, int first_run, int runs, int all_runs, int run, float*& scratch) const {
+  Parameters load(const SealedTile& tile, int first_run, int runs, int all_runs, int run, float middle,
+                  float*& scratch) const {
     float* scale = take(scratch, runs * run);
     float* zero = take(scratch, runs * run);
     const uint16_t* scales = halves(tile.parameters) + first_run * run;
-    kernels_.affine_parameters(scales, scales + all_runs * run, runs * run, middle_, scale, zero);
+    kernels_.affine_parameters(scales, scales + all_runs * run, runs * run, middle, scale, zero);
     return {scale, zero};
+  }
+
+  /// From this many queries on fp32 is faster: folding parameters into a query costs as much as its dot products with
+  /// the tile, expanding the codes once for all of them does not. The choice must not depend on the rows.
+  static constexpr int kIntegerQueries = 8;
+  float shift() const { return static_cast<float>(shift_); }
+  int expanded_floats() const { return kTileRows * grid_.dim; }
+  /// The tile in fp32, contraction index first; the zeros are those of operand byte 0. A class of 32 free indices, or a
+  /// strip, is `run` parameters further.
+  const float* expand(const uint8_t* operand, const Parameters& parameters, int64_t run, float*& scratch) const {
+    float* out = take(scratch, expanded_floats());
+    const int64_t ld = grid_.free_size();
+    for (int x = 0; x < grid_.free_size();) {
+      const TileStrip strip = strip_at(grid_, x);
+      const int64_t at = grid_.side == Side::key ? 0 : x / group_ * run;
+      kernels_.expand(operand + static_cast<size_t>(grid_.contraction_size()) * static_cast<size_t>(x), strip.width,
+                      grid_.contraction_size() / 4, natural_order_, order_, parameters.scale + at, parameters.zero + at,
+                      group_ == 32 ? run : 0, out + x, ld);
+      x += strip.width;
+    }
+    return out;
   }
 
   int group_;
   float middle_;
-  OperandOrder parameter_order_{};
+  OperandOrder parameter_order_{}, natural_order_{};
 };
 
 class AffineKeyTiles final : public AffineTiles {
@@ -210,8 +234,16 @@ class AffineKeyTiles final : public AffineTiles {
     TileDot dot;
     dot.operand = operands(tile, scratch);
     const int units = 2 * kTileRows / group_, first_unit = tile.index * kTileRows / group_;
-    const Parameters parameters = load(tile, first_unit, classes_, units, dim, scratch);
-    float* scaled = take(scratch, kQueries * classes_ * dim);
+    const Parameters parameters =
+        load(tile, first_unit, classes_, units, dim, n > kIntegerQueries ? middle_ - shift() : middle_, scratch);
+    if (n > kIntegerQueries) {
+      const float* rows_of_channels = expand(dot.operand, parameters, classes_ == 1 ? 0 : dim, scratch);
+      for (int i = 0; i < n; ++i) std::fill_n(logit + i * ld, rows.size(), 0.0f);
+      kernels::multiply_accumulate(n, rows.size(), dim, q, stride, 1, rows_of_channels + rows.begin, kTileRows, logit,
+                                   ld);
+      return;
+    }
+    float* scaled = take(scratch, dim);
     const LogitRows out(rows, logit, ld, take(scratch, kQueries * kTileRows));
     auto* planes_of_all = reinterpret_cast<int8_t*>(scratch);
     std::array<DotTerm, size_t{kQueries} * 2> terms;
@@ -223,21 +255,14 @@ class AffineKeyTiles final : public AffineTiles {
     dot.term_stride = classes_;
     for (int first = 0; first < n; first += kQueries) {
       dot.queries = std::min(kQueries, n - first);
-      for (int i = 0; i < dot.queries * classes_; ++i) {
-        const int c = i % classes_;
-        terms[static_cast<size_t>(i)].bias =
-            kernels_.apply(q + (first + i / classes_) * stride + dim, parameters.scale + c * dim,
-                           parameters.zero + c * dim, dim, scaled + i * dim);
-      }
-      dot.planes = fast() && even(scaled, dot.queries * classes_) ? 1 : 2;
+      const float* queries = q + first * stride + dim;
+      dot.planes = fast() && even(queries, stride, dot.queries, parameters.scale, scaled) ? 1 : 2;
       dot.class_stride = classes_ == 1 ? 0 : dot.planes * dim;
       dot.query_stride = classes_ * dot.planes * dim;
-      for (int i = 0; i < dot.queries * classes_; ++i) {
-        int32_t sum;
-        const float unit =
-            kernels_.quantise(scaled + i * dim, dim, dot.planes, order_, planes_of_all + i * dot.planes * dim, &sum);
-        DotTerm& own = terms[static_cast<size_t>(i)];
-        own = term(unit, own.bias, sum);
+      for (int c = 0; c < classes_; ++c) {
+        kernels_.fold({queries, stride, dot.queries, planes_of_all + c * dot.planes * dim, dot.query_stride,
+                       terms.data() + c, classes_},
+                      parameters.scale + c * dim, parameters.zero + c * dim, dim, dot.planes, order_, shift_);
       }
       out.point(dot, first);
       kernels_.dot(dot);
@@ -246,19 +271,22 @@ class AffineKeyTiles final : public AffineTiles {
   }
 
   int scratch_floats() const override {
-    return operand_floats() + (2 + kQueries) * classes_ * grid_.dim + kQueries * kTileRows +
-           padded(kQueries * classes_ * 2 * grid_.dim / 4);
+    const int in_integers = grid_.dim + kQueries * kTileRows + padded(kQueries * classes_ * 2 * grid_.dim / 4);
+    return operand_floats() + 2 * classes_ * grid_.dim + std::max(in_integers, expanded_floats());
   }
 
  private:
   /// Whether 7 bits are enough for all of the scaled queries: real keys have channels whose scales are many times those
   /// of the others, and the rounding error of a query grows with its largest number. It may be about a hundredth of the
   /// codes' own error power, which falls by 4 with every bit.
-  bool even(const float* scaled, int n) const {
+  bool even(const float* queries, int64_t stride, int n, const float* scale, float* scaled) const {
     constexpr float kMostSquare = 17;  // of largest / rms, at 4 bits
     const float most = kMostSquare * static_cast<float>(1 << (2 * std::max(0, 4 - grid_.bits)));
     for (int i = 0; i < n; ++i) {
-      if (!(kernels_.peak(scaled + i * grid_.dim, grid_.dim) <= most)) return false;
+      for (int c = 0; c < classes_; ++c) {
+        kernels_.apply(queries + i * stride, scale + c * grid_.dim, nullptr, grid_.dim, scaled);
+        if (!(kernels_.peak(scaled, grid_.dim) <= most)) return false;
+      }
     }
     return true;
   }
@@ -274,7 +302,15 @@ class AffineValueTiles final : public AffineTiles {
   void accumulate(const float* weight, int64_t ld, int n, const SealedTile& tile, Range rows, float* acc,
                   float* scratch) const override {
     const uint8_t* operand = operands(tile, scratch);
-    const Parameters parameters = load(tile, 0, groups_, groups_, kTileRows, scratch);
+    const Parameters parameters =
+        load(tile, 0, groups_, groups_, kTileRows, n > kIntegerQueries ? middle_ - shift() : middle_, scratch);
+    if (n > kIntegerQueries) {
+      const float* by_row = expand(operand, parameters, kTileRows, scratch);
+      kernels::multiply_accumulate(n, grid_.dim, rows.size(), weight, ld, 1, by_row + rows.begin * grid_.dim, grid_.dim,
+                                   acc, grid_.dim);
+      return;
+    }
+    const WholeTile weights(weight, ld, n, rows);
     auto* planes_of_all = reinterpret_cast<int8_t*>(take(scratch, kQueries * groups_ * planes() * kTileRows / 4));
     auto* terms = reinterpret_cast<DotTerm*>(scratch);
     const int64_t class_bytes = int64_t{planes()} * kTileRows;
@@ -289,17 +325,14 @@ class AffineValueTiles final : public AffineTiles {
     dot.add = true;
     for (int first = 0; first < n; first += kQueries) {
       dot.queries = std::min(kQueries, n - first);
+      float ordered[kQueries * kTileRows];
       for (int i = 0; i < dot.queries; ++i) {
-        float buffer[kTileRows], ordered[kTileRows], weighted[kTileRows];
-        kernels_.permute(whole_tile(weight + (first + i) * ld, rows, buffer), parameter_order_, ordered);
-        for (int g = 0; g < groups_; ++g) {
-          const float bias = kernels_.apply(ordered, parameters.scale + g * kTileRows, parameters.zero + g * kTileRows,
-                                            kTileRows, weighted);
-          int32_t sum;
-          const float unit = kernels_.quantise(weighted, kTileRows, planes(), order_,
-                                               planes_of_all + i * dot.query_stride + g * class_bytes, &sum);
-          terms[i * groups_ + g] = term(unit, bias, sum);
-        }
+        kernels_.permute(weights.x + (first + i) * weights.ld, parameter_order_, ordered + i * kTileRows);
+      }
+      for (int g = 0; g < groups_; ++g) {
+        kernels_.fold(
+            {ordered, kTileRows, dot.queries, planes_of_all + g * class_bytes, dot.query_stride, terms + g, groups_},
+            parameters.scale + g * kTileRows, parameters.zero + g * kTileRows, kTileRows, planes(), order_, shift_);
       }
       for (int x = 0; x < grid_.dim;) {
         const TileStrip strip = strip_at(grid_, x);
@@ -317,8 +350,8 @@ class AffineValueTiles final : public AffineTiles {
 
   int scratch_floats() const override {
     static_assert(sizeof(DotTerm) == 3 * sizeof(float));
-    return operand_floats() + 2 * groups_ * kTileRows + padded(kQueries * groups_ * planes() * kTileRows / 4) +
-           padded(kQueries * groups_ * 3);
+    const int in_integers = padded(kQueries * groups_ * planes() * kTileRows / 4) + padded(kQueries * groups_ * 3);
+    return operand_floats() + 2 * groups_ * kTileRows + std::max(in_integers, expanded_floats());
   }
 
  private:

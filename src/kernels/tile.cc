@@ -356,6 +356,113 @@ float apply(const float* x, const float* scale, const float* zero, int k, float*
   return hn::GetLane(hn::SumOfLanes(d, bias));
 }
 
+void fold_generic(const FoldRows& rows, const float* scale, const float* zero, int k, int planes,
+                  const OperandOrder& order, int32_t shift) {
+  HWY_ALIGN float scaled[kMostTileDim];
+  for (int i = 0; i < rows.n; ++i) {
+    DotTerm& term = rows.terms[i * rows.ldt];
+    int32_t sum;
+    term.bias = apply(rows.x + i * rows.ldx, scale, zero, k, scaled);
+    term.unit = quantise(scaled, k, planes, order, rows.out + i * rows.ldo, &sum);
+    term.start = -shift * sum;
+  }
+}
+
+#if HWY_TARGET == HWY_AVX3_DL
+/// The same in registers, for k = 64 * kGroups.
+template <int kGroups, int kPlanes, bool kZero>
+void fold_groups(const FoldRows& rows, const float* scale, const float* zero, const OperandOrder& order,
+                 int32_t shift) {
+  constexpr int kVectors = 4 * kGroups;
+  constexpr float kLimit = kPlanes == 2 ? 16256.0f : 127.0f;
+  const __m512i position = narrow_position(order);
+  for (int i = 0; i < rows.n; ++i) {
+    const float* x = rows.x + i * rows.ldx;
+    __m512 v[kVectors], largest = _mm512_setzero_ps(), bias = _mm512_setzero_ps();
+    for (int j = 0; j < kVectors; ++j) {
+      const __m512 value = _mm512_loadu_ps(x + 16 * j);
+      v[j] = _mm512_mul_ps(value, _mm512_loadu_ps(scale + 16 * j));
+      largest = _mm512_max_ps(largest, _mm512_abs_ps(v[j]));
+      if constexpr (kZero) bias = _mm512_fmadd_ps(value, _mm512_loadu_ps(zero + 16 * j), bias);
+    }
+    const float most = _mm512_reduce_max_ps(largest);
+    DotTerm& term = rows.terms[i * rows.ldt];
+    int8_t* out = rows.out + i * rows.ldo;
+    term = {0, kZero ? _mm512_reduce_add_ps(bias) : 0, 0};
+    if (!(most >= kLeastMagnitude)) {
+      std::memset(out, 0, static_cast<size_t>(64 * kGroups * kPlanes));
+      continue;
+    }
+    const __m512 inverse = _mm512_set1_ps(kLimit / most);
+    __m512i sum = _mm512_setzero_si512();
+    for (int g = 0; g < kGroups; ++g) {
+      __m512i high[4], low[4];
+      for (int j = 0; j < 4; ++j) {
+        const __m512i integer = _mm512_cvtps_epi32(_mm512_mul_ps(v[4 * g + j], inverse));
+        sum = _mm512_add_epi32(sum, integer);
+        const Planes planes = split(hn::Vec<I32>{integer});
+        high[j] = kPlanes == 2 ? planes.high.raw : integer;
+        low[j] = planes.low.raw;
+      }
+      _mm512_storeu_si512(out + 64 * g, narrow(high, position));
+      if constexpr (kPlanes == 2) _mm512_storeu_si512(out + 64 * (kGroups + g), narrow(low, position));
+    }
+    term.unit = most / kLimit;
+    term.start = -shift * _mm512_reduce_add_epi32(sum);
+  }
+}
+
+template <int kGroups>
+void fold_planes(const FoldRows& rows, const float* scale, const float* zero, int planes, const OperandOrder& order,
+                 int32_t shift) {
+  if (zero) {
+    if (planes == 2) return fold_groups<kGroups, 2, true>(rows, scale, zero, order, shift);
+    return fold_groups<kGroups, 1, true>(rows, scale, zero, order, shift);
+  }
+  if (planes == 2) return fold_groups<kGroups, 2, false>(rows, scale, zero, order, shift);
+  fold_groups<kGroups, 1, false>(rows, scale, zero, order, shift);
+}
+#endif
+
+void fold(const FoldRows& rows, const float* scale, const float* zero, int k, int planes, const OperandOrder& order,
+          int32_t shift) {
+#if HWY_TARGET == HWY_AVX3_DL
+  if (k == 64) return fold_planes<1>(rows, scale, zero, planes, order, shift);
+  if (k == 128) return fold_planes<2>(rows, scale, zero, planes, order, shift);
+  if (k == 256) return fold_planes<4>(rows, scale, zero, planes, order, shift);
+#endif
+  fold_generic(rows, scale, zero, k, planes, order, shift);
+}
+
+/// Byte m of every lane in fp32.
+HWY_INLINE VF32 byte_value(VU32 bytes, int m) {
+  const F32 d;
+  const I32 di;
+  // To the top, then down: with the sign where bytes are signed.
+  const VU32 top = hn::ShiftLeftSame(bytes, 24 - 8 * m);
+  if constexpr (kTableShift == 0) return hn::ConvertTo(d, hn::ShiftRight<24>(hn::BitCast(di, top)));
+  return hn::ConvertTo(d, hn::BitCast(di, hn::ShiftRight<24>(top)));
+}
+
+void expand(const uint8_t* operand, int width, int steps, const OperandOrder& order, const OperandOrder& parameter,
+            const float* scale, const float* zero, int64_t class_stride, float* out, int64_t ld) {
+  const F32 d;
+  const U32 du;
+  for (int s = 0; s < steps; ++s, operand += 4 * width) {
+    const int first = s / 16 * 64;
+    for (int x = 0; x < width; x += kLanes) {
+      const VU32 bytes = hn::LoadU(du, reinterpret_cast<const uint32_t*>(operand + 4 * x));
+      const int64_t of_class = x / 32 * class_stride + first;
+      for (int m = 0; m < 4; ++m) {
+        const auto p = static_cast<size_t>(4 * (s % 16) + m);
+        const int64_t at = of_class + parameter[p];
+        const VF32 value = hn::MulAdd(hn::Set(d, scale[at]), byte_value(bytes, m), hn::Set(d, zero[at]));
+        hn::StoreU(value, d, out + (first + order[p]) * ld + x);
+      }
+    }
+  }
+}
+
 void affine_parameters(const uint16_t* scales, const uint16_t* zeros, int n, float middle, float* scale, float* zero) {
   const F32 d;
   const U16 d16;
@@ -478,7 +585,7 @@ const TileKernels& table() {
   static constexpr auto kDot = plain::dot;
 #endif
   static constexpr TileKernels kTable = {
-      plain::operand,           kDot,           plain::quantise, plain::peak, plain::apply,
+      plain::operand,           kDot,           plain::quantise, plain::peak, plain::apply, plain::fold, plain::expand,
       plain::affine_parameters, plain::permute, plain::pack,     0,           "baseline"};
 #else
 #if HWY_TARGET == HWY_AVX3_DL
@@ -497,7 +604,7 @@ const TileKernels& table() {
   static constexpr auto kDot = plain::dot;
   static constexpr auto kName = "plain";
 #endif
-  static constexpr TileKernels kTable = {operand,           kDot,    quantise, peak,        apply,
+  static constexpr TileKernels kTable = {operand,           kDot,    quantise, peak,        apply, fold, expand,
                                          affine_parameters, permute, pack,     kTableShift, kName};
 #endif
   return kTable;

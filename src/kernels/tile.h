@@ -50,6 +50,17 @@ struct TileDot {
   bool add = false;
 };
 
+/// Rows that are folded with one set of parameters.
+struct FoldRows {
+  const float* x = nullptr;
+  int64_t ldx = 0;
+  int n = 0;
+  int8_t* out = nullptr;
+  int64_t ldo = 0;
+  DotTerm* terms = nullptr;
+  int64_t ldt = 0;
+};
+
 struct TileKernels {
   /// Codes of the strip at `strip` of a tile as operand bytes.
   void (*operand)(const TileGrid& grid, const TileStrip& strip, const TileLevels& levels, const std::byte* codes,
@@ -62,6 +73,15 @@ struct TileKernels {
   float (*peak)(const float* x, int k);
   /// out = x * scale over k numbers, k a multiple of 16; returns the sum of x * zero, 0 where zero is null.
   float (*apply)(const float* x, const float* scale, const float* zero, int k, float* out);
+  /// apply and quantise for n rows x[i * ldx]: planes at out + i * ldo, terms[i * ldt] = {unit, sum of x * zero, -shift
+  /// * sum of the integers}. `zero` may be null.
+  void (*fold)(const FoldRows& rows, const float* scale, const float* zero, int k, int planes,
+               const OperandOrder& order, int32_t shift);
+  /// Codes of a strip in fp32, contraction index first: out[e * ld + x] = zero[c][p] + scale[c][p] * operand byte,
+  /// where p is a position of the operand, e = order[p] in its group of 64, and scale and zero stand at parameter[p]
+  /// there; c is x / 32 when class_stride is set.
+  void (*expand)(const uint8_t* operand, int width, int steps, const OperandOrder& order, const OperandOrder& parameter,
+                 const float* scale, const float* zero, int64_t class_stride, float* out, int64_t ld);
   /// n fp16 pairs, a multiple of 16: scale, and the zero of codes counted from `middle` on: zero + middle * scale.
   void (*affine_parameters)(const uint16_t* scales, const uint16_t* zeros, int n, float middle, float* scale,
                             float* zero);

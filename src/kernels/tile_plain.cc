@@ -129,6 +129,31 @@ float apply(const float* x, const float* scale, const float* zero, int k, float*
   return bias;
 }
 
+void fold(const FoldRows& rows, const float* scale, const float* zero, int k, int planes, const OperandOrder& order,
+          int32_t shift) {
+  float scaled[kMostTileDim];
+  for (int i = 0; i < rows.n; ++i) {
+    DotTerm& term = rows.terms[i * rows.ldt];
+    int32_t sum;
+    term.bias = apply(rows.x + i * rows.ldx, scale, zero, k, scaled);
+    term.unit = quantise(scaled, k, planes, order, rows.out + i * rows.ldo, &sum);
+    term.start = -shift * sum;
+  }
+}
+
+void expand(const uint8_t* operand, int width, int steps, const OperandOrder& order, const OperandOrder& parameter,
+            const float* scale, const float* zero, int64_t class_stride, float* out, int64_t ld) {
+  for (int p = 0; p < 4 * steps; ++p) {
+    const int first = p / 64 * 64;
+    float* row = out + (first + order[static_cast<size_t>(p % 64)]) * ld;
+    for (int x = 0; x < width; ++x) {
+      const int64_t at = x / 32 * class_stride + first + parameter[static_cast<size_t>(p % 64)];
+      const int8_t byte = static_cast<int8_t>(operand[(p / 4 * width + x) * 4 + p % 4]);
+      row[x] = std::fma(scale[at], static_cast<float>(byte), zero[at]);
+    }
+  }
+}
+
 void affine_parameters(const uint16_t* scales, const uint16_t* zeros, int n, float middle, float* scale, float* zero) {
   for (int i = 0; i < n; ++i) {
     scale[i] = f32_from_f16(scales[i]);

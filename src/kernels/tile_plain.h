@@ -12,6 +12,10 @@ void dot(const TileDot& dot);
 float quantise(const float* x, int k, int planes, const OperandOrder& order, int8_t* out, int32_t* sum);
 float peak(const float* x, int k);
 float apply(const float* x, const float* scale, const float* zero, int k, float* out);
+void fold(const FoldRows& rows, const float* scale, const float* zero, int k, int planes, const OperandOrder& order,
+          int32_t shift);
+void expand(const uint8_t* operand, int width, int steps, const OperandOrder& order, const OperandOrder& parameter,
+            const float* scale, const float* zero, int64_t class_stride, float* out, int64_t ld);
 void affine_parameters(const uint16_t* scales, const uint16_t* zeros, int n, float middle, float* scale, float* zero);
 void permute(const float* x, const OperandOrder& order, float* out);
 void pack(const TileGrid& grid, const uint8_t* codes, int64_t ld, bool channel_major, std::byte* out);
