@@ -382,7 +382,7 @@ const uint8_t* TileAttention::operands(const SealedTile& tile, float*& scratch) 
   auto* out = reinterpret_cast<uint8_t*>(take(scratch, operand_floats()));
   for (int x = 0; x < grid_.free_size();) {
     const TileStrip strip = strip_at(grid_, x);
-    kernels_.operand(grid_, strip, levels_, tile.codes + strip.offset,
+    kernels_.operand(grid_, strip, levels_, tile.codes + strip.offset, tile.ahead ? tile.ahead + strip.offset : nullptr,
                      out + static_cast<size_t>(grid_.contraction_size()) * static_cast<size_t>(x));
     x += strip.width;
   }

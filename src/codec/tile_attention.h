@@ -17,6 +17,7 @@ struct SealedTile {
   const std::byte* parameters;  ///< of the block
   const std::byte* codes;       ///< of the tile
   int index;                    ///< of the tile in the block
+  const std::byte* ahead;       ///< codes of the tile that is read next, or null
 };
 
 class TileAttention {

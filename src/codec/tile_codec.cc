@@ -149,13 +149,17 @@ void TileCodec::prepare_query(const float* q, int n, float* prep) const {
 
 // visit(tile, rows inside the tile, first of these rows counted from range.begin) for every tile that meets `range`.
 template <class Visit>
-void TileCodec::for_each_tile(const std::byte* block, Range range, Visit&& visit) const {
-  const std::byte* codes = block + parameter_bytes();
+void TileCodec::for_each_tile(BlockView block, Range range, Visit&& visit) const {
+  const std::byte* codes = block.data + parameter_bytes();
+  const auto tile_bytes = tiles_->grid().bytes();
   for (int row = range.begin; row < range.end;) {
     const int index = row / kTileRows, first = index * kTileRows;
     const int until = std::min(range.end, first + kTileRows);
-    visit(SealedTile{block, codes + static_cast<size_t>(index) * tiles_->grid().bytes(), index},
-          Range{row - first, until - first}, row - range.begin);
+    const std::byte* own = codes + static_cast<size_t>(index) * tile_bytes;
+    const std::byte* ahead = until < range.end ? own + tile_bytes
+                             : block.next      ? block.next + parameter_bytes()
+                                               : nullptr;
+    visit(SealedTile{block.data, own, index, ahead}, Range{row - first, until - first}, row - range.begin);
     row = until;
   }
 }
@@ -165,7 +169,7 @@ void TileCodec::score(const float* prep, int n, BlockView block, Range range, fl
   if (range.empty()) return;
   const int64_t stride = floats().query;
   if (tiled(block, Side::key)) {
-    for_each_tile(block.data, range, [&](const SealedTile& sealed, Range rows, int at) {
+    for_each_tile(block, range, [&](const SealedTile& sealed, Range rows, int at) {
       tiles_->score(prep, stride, n, sealed, rows, logit + at, ld, tile);
     });
     return;
@@ -185,7 +189,7 @@ void TileCodec::accumulate(const float* weight, int64_t ld, int n, BlockView blo
                            float* tile) const {
   if (range.empty()) return;
   if (tiled(block, Side::value)) {
-    for_each_tile(block.data, range, [&](const SealedTile& sealed, Range rows, int at) {
+    for_each_tile(block, range, [&](const SealedTile& sealed, Range rows, int at) {
       tiles_->accumulate(weight + at, ld, n, sealed, rows, acc, tile);
     });
     return;

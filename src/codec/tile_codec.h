@@ -65,7 +65,7 @@ class TileCodec : public Codec {
   /// Rows [range) in row order, at out[row - range.begin]; `tile` has room for one block in channel order.
   void rows(const std::byte* block, Range range, float* out, int64_t ld, float* tile) const;
   template <class Visit>
-  void for_each_tile(const std::byte* block, Range range, Visit&& visit) const;
+  void for_each_tile(BlockView block, Range range, Visit&& visit) const;
   /// The block in layout 0: itself, or a copy that lives until the thread's next call.
   const std::byte* plain(BlockView block) const;
   size_t parameter_bytes() const;

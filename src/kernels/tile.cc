@@ -11,6 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/tile.cc"
 #include "hwy/foreach_target.h"
+#include "hwy/cache_control.h"
 // After foreach_target.h.
 #include "kernels/simd-inl.h"
 
@@ -112,10 +113,20 @@ HWY_INLINE void store_fields(VU8 v, const Fields<kBits>& fields, int row_bytes, 
   if constexpr ((kField + 1) * kBits < 8) store_fields<kBits, kField + 1>(v, fields, row_bytes, out + row_bytes);
 }
 
+/// Fetches the bytes that lie `ahead` of a row; 0: none.
+template <int kRowBytes>
+HWY_INLINE void fetch(const uint8_t* row, intptr_t ahead) {
+  if (ahead == 0) return;
+  for (int i = 0; i < kRowBytes; i += 64) {
+    hwy::Prefetch(reinterpret_cast<const uint8_t*>(reinterpret_cast<intptr_t>(row) + ahead) + i);
+  }
+}
+
 /// The row of a word whose number is kWord modulo 4.
 template <int kBits, int kWidth, int kWord>
-HWY_INLINE void operand_row(const uint8_t* row, const Fields<kBits>& fields, uint8_t* out) {
+HWY_INLINE void operand_row(const uint8_t* row, intptr_t ahead, const Fields<kBits>& fields, uint8_t* out) {
   constexpr int kRowBytes = 4 * kWidth, kTurn = turn_of<kWidth>(kWord);
+  fetch<kRowBytes>(row, ahead);
   for (int i = 0; i * kBytes < kRowBytes; ++i) {
     store_fields<kBits>(load_turned<kTurn>(row, i), fields, kRowBytes, out + natural_offset<kTurn>(i));
   }
@@ -123,18 +134,18 @@ HWY_INLINE void operand_row(const uint8_t* row, const Fields<kBits>& fields, uin
 
 /// Words of 1, 2, 4 or 8 bits.
 template <int kBits, int kWidth>
-void operand_words(int words, const TileLevels& levels, const uint8_t* codes, uint8_t* out) {
+void operand_words(int words, const TileLevels& levels, const uint8_t* codes, intptr_t ahead, uint8_t* out) {
   constexpr int kRowBytes = 4 * kWidth, kOutBytes = kRowBytes * (8 / kBits);
   const Fields<kBits> fields(levels);
   for (; words >= 4; words -= 4, codes += 4 * kRowBytes, out += 4 * kOutBytes) {
-    operand_row<kBits, kWidth, 0>(codes, fields, out);
-    operand_row<kBits, kWidth, 1>(codes + kRowBytes, fields, out + kOutBytes);
-    operand_row<kBits, kWidth, 2>(codes + 2 * kRowBytes, fields, out + 2 * kOutBytes);
-    operand_row<kBits, kWidth, 3>(codes + 3 * kRowBytes, fields, out + 3 * kOutBytes);
+    operand_row<kBits, kWidth, 0>(codes, ahead, fields, out);
+    operand_row<kBits, kWidth, 1>(codes + kRowBytes, ahead, fields, out + kOutBytes);
+    operand_row<kBits, kWidth, 2>(codes + 2 * kRowBytes, ahead, fields, out + 2 * kOutBytes);
+    operand_row<kBits, kWidth, 3>(codes + 3 * kRowBytes, ahead, fields, out + 3 * kOutBytes);
   }
-  if (words > 0) operand_row<kBits, kWidth, 0>(codes, fields, out);
-  if (words > 1) operand_row<kBits, kWidth, 1>(codes + kRowBytes, fields, out + kOutBytes);
-  if (words > 2) operand_row<kBits, kWidth, 2>(codes + 2 * kRowBytes, fields, out + 2 * kOutBytes);
+  if (words > 0) operand_row<kBits, kWidth, 0>(codes, ahead, fields, out);
+  if (words > 1) operand_row<kBits, kWidth, 1>(codes + kRowBytes, ahead, fields, out + kOutBytes);
+  if (words > 2) operand_row<kBits, kWidth, 2>(codes + 2 * kRowBytes, ahead, fields, out + 2 * kOutBytes);
 }
 
 /// Levels of field kField of words of 3 bits: two bits from `wide`, the third from `narrow`, which the caller has
@@ -186,38 +197,40 @@ HWY_INLINE void three_bit_group(const uint8_t* codes, const Fields<3>& fields, u
 }
 
 template <int kWidth>
-void operand_three_bits(int words, const TileLevels& levels, const uint8_t* codes, uint8_t* out) {
+void operand_three_bits(int words, const TileLevels& levels, const uint8_t* codes, intptr_t ahead, uint8_t* out) {
   constexpr int kGroupBytes = 12 * kWidth, kOutBytes = 32 * kWidth;
   const Fields<3> fields(levels);
   for (; words > 0; words -= 4, codes += 2 * kGroupBytes, out += 2 * kOutBytes) {
+    fetch<2 * kGroupBytes>(codes, ahead);
     three_bit_group<kWidth, 0>(codes, fields, out);
     if (words > 2) three_bit_group<kWidth, 1>(codes + kGroupBytes, fields, out + kOutBytes);
   }
 }
 
 template <int kWidth>
-void operand_strip(const TileGrid& grid, const TileLevels& levels, const uint8_t* codes, uint8_t* out) {
+void operand_strip(const TileGrid& grid, const TileLevels& levels, const uint8_t* codes, intptr_t ahead, uint8_t* out) {
   const int words = grid.words();
   switch (grid.bits) {
     case 1:
-      return operand_words<1, kWidth>(words, levels, codes, out);
+      return operand_words<1, kWidth>(words, levels, codes, ahead, out);
     case 2:
-      return operand_words<2, kWidth>(words, levels, codes, out);
+      return operand_words<2, kWidth>(words, levels, codes, ahead, out);
     case 3:
-      return operand_three_bits<kWidth>(words, levels, codes, out);
+      return operand_three_bits<kWidth>(words, levels, codes, ahead, out);
     case 4:
-      return operand_words<4, kWidth>(words, levels, codes, out);
+      return operand_words<4, kWidth>(words, levels, codes, ahead, out);
     default:
-      return operand_words<8, kWidth>(words, levels, codes, out);
+      return operand_words<8, kWidth>(words, levels, codes, ahead, out);
   }
 }
 
 void operand(const TileGrid& grid, const TileStrip& strip, const TileLevels& levels, const std::byte* codes,
-             uint8_t* out) {
+             const std::byte* ahead, uint8_t* out) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(codes);
-  if (strip.width == 64) return operand_strip<64>(grid, levels, bytes, out);
-  if (strip.width == 32) return operand_strip<32>(grid, levels, bytes, out);
-  operand_strip<16>(grid, levels, bytes, out);
+  const intptr_t distance = ahead ? reinterpret_cast<intptr_t>(ahead) - reinterpret_cast<intptr_t>(codes) : 0;
+  if (strip.width == 64) return operand_strip<64>(grid, levels, bytes, distance, out);
+  if (strip.width == 32) return operand_strip<32>(grid, levels, bytes, distance, out);
+  operand_strip<16>(grid, levels, bytes, distance, out);
 }
 
 // --- planes --------------------------------------------------------------------------------------

@@ -62,9 +62,10 @@ struct FoldRows {
 };
 
 struct TileKernels {
-  /// Codes of the strip at `strip` of a tile as operand bytes.
+  /// Codes of the strip at `strip` of a tile as operand bytes. `ahead` (null: unknown) are as many bytes that will be
+  /// read next; they are fetched meanwhile.
   void (*operand)(const TileGrid& grid, const TileStrip& strip, const TileLevels& levels, const std::byte* codes,
-                  uint8_t* out);
+                  const std::byte* ahead, uint8_t* out);
   void (*dot)(const TileDot& dot);
   /// x[0 .. k), k a multiple of 16, as planes in operand order: out[p * k + position]. Returns the unit and sets the
   /// sum of the integers; all zeros with unit 0 where no magnitude reaches 1e-30.

@@ -54,7 +54,7 @@ uint8_t operand_byte(const TileLevels& levels, int bits, unsigned code) {
 }  // namespace
 
 void operand(const TileGrid& grid, const TileStrip& strip, const TileLevels& levels, const std::byte* codes,
-             uint8_t* out) {
+             const std::byte*, uint8_t* out) {
   const OperandOrder order = operand_order(grid);
   for (int p = 0; p < grid.contraction_size(); ++p) {
     const int k = p / 64 * 64 + order[static_cast<size_t>(p % 64)];

@@ -7,7 +7,7 @@
 namespace veloxquant::kernels::plain {
 
 void operand(const TileGrid& grid, const TileStrip& strip, const TileLevels& levels, const std::byte* codes,
-             uint8_t* out);
+             const std::byte* ahead, uint8_t* out);
 void dot(const TileDot& dot);
 float quantise(const float* x, int k, int planes, const OperandOrder& order, int8_t* out, int32_t* sum);
 float peak(const float* x, int k);
