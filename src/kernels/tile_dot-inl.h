@@ -1,6 +1,6 @@
 // The loops of a tile's dot product over the vectors of one instruction set, `T`:
 //   T::Sum, T::Level, T::Query  registers; T::kLanes 32-bit lanes each, T::kLevels levels held at once
-//   T::load, T::query, T::dot(sum, level, query), T::zero, T::combine(high, low), T::store(out, sum, term, factor, add)
+//   T::load, T::query, T::dot(sum, level, query), which adds to sum, T::zero, T::combine(high, low), T::store(out, sum, term, factor, add)
 // Included after the target pragma of the file that instantiates it.
 #include <cstring>
 
@@ -11,13 +11,17 @@ namespace {
 template <class T, int kQueries, int kPlanes, int kVectors>
 inline void dot_block(const TileDot& p, int i, int x, int c) {
   typename T::Sum sum[kQueries][kPlanes][kVectors];
+#pragma GCC unroll 8
   for (auto& of_query : sum) {
+#pragma GCC unroll 8
     for (auto& of_plane : of_query) {
+#pragma GCC unroll 8
       for (auto& s : of_plane) s = T::zero();
     }
   }
   const uint8_t* operand = p.operand + 4 * x;
   const int8_t* q = p.q + i * p.query_stride + c * p.class_stride;
+#pragma GCC unroll 1
   for (int s = 0; s < p.steps; ++s, operand += 4 * p.width, q += 4) {
     typename T::Level level[kVectors];
 #pragma GCC unroll 8
@@ -30,12 +34,14 @@ inline void dot_block(const TileDot& p, int i, int x, int c) {
         std::memcpy(&quad, q + n * p.query_stride + plane * p.plane_stride, sizeof quad);
         const typename T::Query query = T::query(quad);
 #pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) sum[n][plane][v] = T::dot(sum[n][plane][v], level[v], query);
+        for (int v = 0; v < kVectors; ++v) T::dot(sum[n][plane][v], level[v], query);
       }
     }
   }
+#pragma GCC unroll 8
   for (int n = 0; n < kQueries; ++n) {
     const DotTerm& term = p.terms[(i + n) * p.term_stride + c];
+#pragma GCC unroll 8
     for (int v = 0; v < kVectors; ++v) {
       const int at = x + v * T::kLanes;
       typename T::Sum total = sum[n][0][v];

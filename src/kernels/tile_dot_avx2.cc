@@ -27,9 +27,9 @@ struct Avx2 {
     return {level, _mm256_abs_epi8(level)};
   }
   static inline Query query(int32_t quad) { return _mm256_set1_epi32(quad); }
-  static inline Sum dot(Sum sum, const Level& level, Query q) {
+  static inline void dot(Sum& sum, const Level& level, Query q) {
     const __m256i pairs = _mm256_maddubs_epi16(level.magnitude, _mm256_sign_epi8(q, level.signs));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+    sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
   }
   static inline Sum combine(Sum high, Sum low) { return _mm256_add_epi32(_mm256_slli_epi32(high, 7), low); }
   static inline void store(float* out, Sum sum, const DotTerm& term, const float* factor, bool add) {

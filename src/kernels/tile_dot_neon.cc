@@ -20,14 +20,14 @@ struct Neon {
   static inline Sum zero() { return vdupq_n_s32(0); }
   static inline Level load(const uint8_t* p) { return vreinterpretq_s8_u8(vld1q_u8(p)); }
   static inline Query query(int32_t quad) { return vreinterpretq_s8_s32(vdupq_n_s32(quad)); }
-  static inline Sum dot(Sum sum, Level level, Query q) {
+  static inline void dot(Sum& sum, Level level, Query q) {
 #if defined(__ARM_FEATURE_DOTPROD)
-    return vdotq_s32(sum, level, q);
+    sum = vdotq_s32(sum, level, q);
 #else
     // Pairs are added in 32 bits: two products of bytes may overflow 16.
     const int32x4_t low = vpaddlq_s16(vmull_s8(vget_low_s8(level), vget_low_s8(q)));
     const int32x4_t high = vpaddlq_s16(vmull_high_s8(level, q));
-    return vaddq_s32(sum, vpaddq_s32(low, high));
+    sum = vaddq_s32(sum, vpaddq_s32(low, high));
 #endif
   }
   static inline Sum combine(Sum high, Sum low) { return vaddq_s32(vshlq_n_s32(high, 7), low); }

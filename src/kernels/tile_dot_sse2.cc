@@ -27,9 +27,9 @@ struct Sse2 {
   static inline Sum zero() { return _mm_setzero_si128(); }
   static inline Level load(const uint8_t* p) { return Wide::of(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))); }
   static inline Query query(int32_t quad) { return Wide::of(_mm_set1_epi32(quad)); }
-  static inline Sum dot(Sum sum, const Level& level, const Query& q) {
+  static inline void dot(Sum& sum, const Level& level, const Query& q) {
     const __m128i products = _mm_add_epi32(_mm_madd_epi16(level.even, q.even), _mm_madd_epi16(level.odd, q.odd));
-    return _mm_add_epi32(sum, products);
+    sum = _mm_add_epi32(sum, products);
   }
   static inline Sum combine(Sum high, Sum low) { return _mm_add_epi32(_mm_slli_epi32(high, 7), low); }
   static inline void store(float* out, Sum sum, const DotTerm& term, const float* factor, bool add) {

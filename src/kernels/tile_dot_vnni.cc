@@ -22,7 +22,10 @@ struct Vnni {
   static inline Sum zero() { return _mm512_setzero_si512(); }
   static inline Level load(const uint8_t* p) { return _mm512_loadu_si512(p); }
   static inline Query query(int32_t quad) { return _mm512_set1_epi32(quad); }
-  static inline Sum dot(Sum sum, Level level, Query q) { return _mm512_dpbusd_epi32(sum, level, q); }
+  // As assembly, because around the intrinsic GCC 12 copies every sum to another register and back in each step.
+  static inline void dot(Sum& sum, Level level, Query q) {
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(level), "v"(q));
+  }
   static inline Sum combine(Sum high, Sum low) { return _mm512_add_epi32(_mm512_slli_epi32(high, 7), low); }
   static inline void store(float* out, Sum sum, const DotTerm& term, const float* factor, bool add) {
     const __m512 dot = _mm512_cvtepi32_ps(_mm512_add_epi32(sum, _mm512_set1_epi32(term.start)));
