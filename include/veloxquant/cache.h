@@ -104,9 +104,10 @@ class KVCache {
   KVCache copy();
   void reset();
 
-  size_t nbytes();          ///< bytes of the allocator behind this cache. Settles
-  size_t used_bytes();      ///< the method's formula. Settles
-  CacheStats peek() const;  ///< everything as it stands; settles nothing
+  size_t nbytes();                ///< bytes of the allocator behind this cache. Settles
+  size_t used_bytes();            ///< the method's formula. Settles
+  CacheStats peek() const;        ///< everything as it stands; settles nothing
+  double commit_seconds() const;  ///< that commits took so far: rounding, encoding, sealing
 
   /// The packed store: versioned, little-endian, equal bytes for equal content. Settles.
   std::vector<std::byte> state();

@@ -34,6 +34,8 @@ class CacheSet {
   size_t nbytes();      ///< sum over layers. Settles
   size_t used_bytes();  ///< sum over layers. Settles
   size_t staging_bytes() const;
+  /// Time that commits of all layers took so far: rounding, encoding, sealing.
+  double commit_seconds() const;
   /// Asks the system about its pages: for reports, not for every token.
   ArenaStats arena() const;
 

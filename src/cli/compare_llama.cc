@@ -64,18 +64,21 @@ std::string table_text(const LockstepResult& result, size_t tokens) {
                {"resident", true},
                {"bits", true},
                {"prefill tok/s", true},
+               {"encode", true},
                {"decode tok/s", true}});
   for (const LockstepRow& row : result.rows) {
     table.add({row.method, fmt::format("{:.3f}", row.perplexity), fmt::format("{:.5f}", row.kl_mean),
                fmt::format("{:.1f} %", 100 * row.top1_agreement), bytes_text(static_cast<double>(row.resident_bytes)),
                fmt::format("{:.2f}", row.bits_per_element), fmt::format("{:.1f}", row.prefill_tokens_per_s),
-               fmt::format("{:.1f}", row.decode_tokens_per_s)});
+               fmt::format("{:.1f} %", 100 * row.encode_share), fmt::format("{:.1f}", row.decode_tokens_per_s)});
   }
   return table.text() +
          fmt::format(
              "floor: KL {:.5f} between llama's f32 cache without flash attention and llama:f16\n"
-             "{} tokens: {} of context, {} predicted. KL and top-1 are against llama:f16. Resident bytes of "
-             "llama:* are what its cache needs for exactly these tokens.\n",
+             "{} tokens: {} of context, {} predicted. KL and top-1 are against llama:f16. Encode is the share of the\n"
+             "prefill's time in which rows were coded and stored. Resident bytes of llama:* are what its cache needs "
+             "for "
+             "exactly these tokens.\n",
              result.floor_kl, tokens, tokens - kPredictions, kPredictions);
 }
 
@@ -89,6 +92,7 @@ ordered_json json_of(const LockstepResult& result) {
                     {"resident_bytes", row.resident_bytes},
                     {"bits_per_element", row.bits_per_element},
                     {"prefill_tokens_per_s", row.prefill_tokens_per_s},
+                    {"encode_share", row.encode_share},
                     {"decode_tokens_per_s", row.decode_tokens_per_s}});
   }
   return {{"schema_version", 1}, {"rows", rows}, {"floor_kl", result.floor_kl}};

@@ -197,6 +197,8 @@ size_t KVCache::used_bytes() {
 }
 CacheStats KVCache::peek() const { return layer_->stats(); }
 
+double KVCache::commit_seconds() const { return layer_->commit_seconds(); }
+
 std::vector<std::byte> KVCache::state() {
   commit();
   return layer_->state();

@@ -60,6 +60,12 @@ size_t CacheSet::staging_bytes() const {
   return bytes;
 }
 
+double CacheSet::commit_seconds() const {
+  double seconds = 0;
+  for (const KVCache& layer : layers_) seconds += layer.commit_seconds();
+  return seconds;
+}
+
 ArenaStats CacheSet::arena() const { return arena_->stats(); }
 
 }  // namespace veloxquant

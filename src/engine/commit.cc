@@ -4,6 +4,7 @@
 // first (whose codec rounds) or is sealed at once: so the stored bytes do not depend on how the tokens were cut into
 // calls.
 #include <algorithm>
+#include <chrono>
 #include <memory>
 #include <vector>
 
@@ -16,6 +17,7 @@ namespace veloxquant {
 void KVCache::Layer::commit() {
   shared_.partials = std::vector<float>();  // gives the memory back
   if (!staging_.pending()) return;
+  const auto start = std::chrono::steady_clock::now();
   for (int b = 0; b < batch(); ++b) {
     Sequence& sequence = sequences_[static_cast<size_t>(b)];
     for (int head = 0; head < shape_.kv_heads; ++head) {
@@ -24,6 +26,7 @@ void KVCache::Layer::commit() {
     sequence.rows += staging_.valid[static_cast<size_t>(b)].size();
   }
   staging_ = {};
+  commit_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 // Rows old.. of the stream are `fresh`. Coded rows end at the new frontier; what was exact below it is sealed with it.

@@ -87,6 +87,7 @@ class KVCache::Layer {
 
   const LayerShape& shape() const { return shape_; }
   const MethodSpec& method() const { return method_; }
+  double commit_seconds() const { return commit_seconds_; }
   bool trimmable() const { return method_.def->capabilities.trimmable; }
 
  private:
@@ -109,6 +110,7 @@ class KVCache::Layer {
   std::shared_ptr<Arena> arena_;
   std::vector<Sequence> sequences_;
   Staging staging_;
+  double commit_seconds_ = 0;
   int call_tokens_ = 0;  // of the last append, with its ranges: what queries may be padding
   std::vector<Range> call_valid_;
 

@@ -1,6 +1,7 @@
 // The loops of a tile's dot product over the vectors of one instruction set, `T`:
 //   T::Sum, T::Level, T::Query  registers; T::kLanes 32-bit lanes each, T::kLevels levels held at once
-//   T::load, T::query, T::dot(sum, level, query), which adds to sum, T::zero, T::combine(high, low), T::store(out, sum, term, factor, add)
+//   T::load, T::query, T::zero, T::combine(high, low); T::dot(sum, level, query), which adds to sum;
+//   T::store(out, sum, term, factor, add)
 // Included after the target pragma of the file that instantiates it.
 #include <cstring>
 

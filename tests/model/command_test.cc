@@ -145,6 +145,7 @@ TEST(Compare, rows_stand_in_the_given_order_and_count_the_bytes) {
   EXPECT_GE(json["rows"][2]["bits_per_element"], 16);
   for (const auto& row : json["rows"]) {
     EXPECT_GT(row["prefill_tokens_per_s"], 0);
+    EXPECT_EQ(row["encode_share"] > 0, !row["method"].get<std::string>().starts_with("llama:"));
     EXPECT_GT(row["decode_tokens_per_s"], 0);
   }
 }

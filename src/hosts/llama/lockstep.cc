@@ -29,14 +29,18 @@ class Runner {
   virtual std::span<const float> prefill(std::span<const Token> tokens) = 0;
   virtual std::span<const float> step(Token token) = 0;
   virtual size_t resident_bytes() = 0;
+  virtual double encode_seconds() { return 0; }
 };
 
 class MethodRunner : public Runner {
  public:
   MethodRunner(LlamaHost& host, const std::string& method) : session_(host, parse_method(method)) {}
   std::span<const float> prefill(std::span<const Token> tokens) override {
-    return session_.decode(tokens, Phase::prefill_last);
+    const auto logits = session_.decode(tokens, Phase::prefill_last);
+    session_.caches().commit();  // the last chunk's encoding belongs to the prefill
+    return logits;
   }
+  double encode_seconds() override { return session_.caches().commit_seconds(); }
   std::span<const float> step(Token token) override { return session_.decode(std::span(&token, 1), Phase::decode); }
   size_t resident_bytes() override { return session_.caches().nbytes(); }
 
@@ -63,19 +67,21 @@ struct Lane {
   Scores scores;
   double prefill_seconds = 0;
   std::vector<double> step_seconds;
+  double encode_seconds = 0;
 };
 
 bool is_plain(std::string_view method) { return method.starts_with(kPlainPrefix); }
 
 Lane make_lane(LlamaHost& host, const std::string& method, int context) {
-  if (!is_plain(method)) return {method, std::make_unique<MethodRunner>(host, method), {}, {}, 0, {}};
+  if (!is_plain(method)) return {method, std::make_unique<MethodRunner>(host, method), {}, {}, 0, {}, 0};
   const std::string type = method.substr(kPlainPrefix.size());
-  return {method, std::make_unique<PlainRunner>(host, PlainOptions{.type = type, .context = context}), {}, {}, 0, {}};
+  return {method, std::make_unique<PlainRunner>(host, PlainOptions{.type = type, .context = context}), {}, {}, 0, {},
+          0};
 }
 
 Lane make_floor(LlamaHost& host, int context) {
   const PlainOptions options{.type = "f32", .flash_attention = false, .context = context};
-  return {"floor", std::make_unique<PlainRunner>(host, options), {}, {}, 0, {}};
+  return {"floor", std::make_unique<PlainRunner>(host, options), {}, {}, 0, {}, 0};
 }
 
 /// The reference first, then those asked for, the floor last.
@@ -117,6 +123,7 @@ LockstepRow row_of(const Lane& lane, const LlamaHost& host, size_t tokens) {
   row.resident_bytes = lane.runner->resident_bytes();
   row.bits_per_element = 8.0 * static_cast<double>(row.resident_bytes) / static_cast<double>(elements);
   row.prefill_tokens_per_s = static_cast<double>(tokens - kPredictions) / lane.prefill_seconds;
+  row.encode_share = lane.encode_seconds / lane.prefill_seconds;
   row.decode_tokens_per_s = 1 / median({lane.step_seconds.end() - kTimedSteps, lane.step_seconds.end()});
   return row;
 }
@@ -151,6 +158,7 @@ LockstepResult run_lockstep(LlamaHost& host, std::span<const std::string> method
     const Clock::time_point start = Clock::now();
     lane.logits = lane.runner->prefill(text.first(context));
     lane.prefill_seconds = seconds_since(start);
+    lane.encode_seconds = lane.runner->encode_seconds();
     progress(static_cast<int64_t>(context));
   }
   for (size_t i = context; i < text.size(); ++i) {

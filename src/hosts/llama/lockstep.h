@@ -24,6 +24,7 @@ struct LockstepRow {
   size_t resident_bytes = 0;    ///< ours: nbytes; llama's: what exactly these tokens need in its cache
   double bits_per_element = 0;  ///< of resident_bytes
   double prefill_tokens_per_s = 0, decode_tokens_per_s = 0;
+  double encode_share = 0;  ///< of the prefill's time: rounding, encoding and storing rows; 0 for llama's caches
 };
 
 struct LockstepResult {
