@@ -134,7 +134,7 @@ HWY_INLINE void dot_block(const Dots<Element>& p, int r) {
     int c = 0;
     for (; c + kLanes <= p.dim; c += kLanes, ahead += kBytes) {
       fetch<kBytes>(ahead);
-      add(Float::load, Element::load, c);
+      add([](const float* from) { return Float::load(from); }, [](const T* from) { return Element::load(from); }, c);
     }
     if (c < p.dim) {
       const int left = p.dim - c;
