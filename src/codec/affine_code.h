@@ -16,7 +16,4 @@ struct AffineParams {
 /// The parameters are bf16.
 constexpr bool is_wide(const AffineParams& params) { return (params.scale & 0x8000) != 0; }
 
-/// Codes x[m], m >= 1, one byte each, and returns the group's parameters.
-AffineParams affine_encode(const float* x, int m, int bits, uint8_t* codes);
-
 }  // namespace veloxquant

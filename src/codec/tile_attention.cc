@@ -4,7 +4,6 @@
 #include <array>
 #include <cstring>
 #include <utility>
-#include <vector>
 
 #include "core/check.h"
 #include "kernels/kernels.h"
@@ -22,18 +21,25 @@ float* take(float*& scratch, int floats) { return std::exchange(scratch, scratch
 
 const uint16_t* halves(const std::byte* parameters) { return reinterpret_cast<const uint16_t*>(parameters); }
 
-/// Weights of a whole tile: rows outside `rows` weigh nothing. Only parts are copied.
-struct WholeTile {
+/// Up to kMost rows of weights of a whole tile: rows outside `rows` weigh nothing. Only parts are copied.
+template <int kMost>
+class WholeTile {
+ public:
   WholeTile(const float* weight, int64_t stride, int n, Range rows) : x(weight), ld(stride) {
     if (rows.size() == kTileRows) return;
-    copy.assign(static_cast<size_t>(n) * kTileRows, 0.0f);
-    for (int i = 0; i < n; ++i) std::copy_n(weight + i * stride, rows.size(), copy.data() + i * kTileRows + rows.begin);
-    x = copy.data();
+    std::fill_n(copy_, n * kTileRows, 0.0f);
+    for (int i = 0; i < n; ++i) std::copy_n(weight + i * stride, rows.size(), copy_ + i * kTileRows + rows.begin);
+    x = copy_;
     ld = kTileRows;
   }
+  WholeTile(const WholeTile&) = delete;
+  WholeTile& operator=(const WholeTile&) = delete;
+
   const float* x;
   int64_t ld;
-  std::vector<float> copy;
+
+ private:
+  float copy_[kMost * kTileRows];
 };
 
 /// Logits of whole tiles go where they belong at once, those of a part by way of a buffer.
@@ -114,7 +120,6 @@ class RowFactorTiles final : public TileAttention {
     float* factor = take(scratch, kTileRows);
     row_factors(tile, factor);
     auto* planes_of_all = bytes(take(scratch, kQueries * plane_floats(kTileRows)));
-    const WholeTile weights(weight, ld, n, rows);
     std::array<DotTerm, kQueries> terms;
     TileDot dot;
     dot.steps = kTileRows / 4;
@@ -128,18 +133,16 @@ class RowFactorTiles final : public TileAttention {
     dot.add = true;
     for (int first = 0; first < n; first += kQueries) {
       dot.queries = std::min(kQueries, n - first);
-      kernels::FoldRows fold{
-          weights.x + first * weights.ld, weights.ld, dot.queries, planes_of_all, dot.query_stride, terms.data(), 1};
-      kernels_.fold(fold, factor, nullptr, kTileRows, planes(), order_, shift_);
+      const WholeTile<kQueries> weights(weight + first * ld, ld, dot.queries, rows);
+      kernels_.fold({weights.x, weights.ld, dot.queries, planes_of_all, dot.query_stride, terms.data(), 1}, factor,
+                    nullptr, kTileRows, planes(), order_, shift_);
       for (int i = 0; i < dot.queries; ++i) terms[static_cast<size_t>(i)].unit *= unit_;
-      for (int x = 0; x < grid_.dim;) {
-        const TileStrip strip = strip_at(grid_, x);
-        dot.operand = operand + size_t{kTileRows} * static_cast<size_t>(x);
+      for_each_strip(grid_, [&](const TileStrip& strip) {
+        dot.operand = operand + operand_offset(strip);
         dot.width = strip.width;
-        dot.out = acc + int64_t{first} * grid_.dim + x;
+        dot.out = acc + int64_t{first} * grid_.dim + strip.first;
         kernels_.dot(dot);
-        x += strip.width;
-      }
+      });
     }
   }
 
@@ -201,14 +204,12 @@ class AffineTiles : public TileAttention {
   const float* expand(const uint8_t* operand, const Parameters& parameters, int64_t run, float*& scratch) const {
     float* out = take(scratch, expanded_floats());
     const int64_t ld = grid_.free_size();
-    for (int x = 0; x < grid_.free_size();) {
-      const TileStrip strip = strip_at(grid_, x);
-      const int64_t at = grid_.side == Side::key ? 0 : x / group_ * run;
-      kernels_.expand(operand + static_cast<size_t>(grid_.contraction_size()) * static_cast<size_t>(x), strip.width,
-                      grid_.contraction_size() / 4, natural_order_, order_, parameters.scale + at, parameters.zero + at,
-                      group_ == 32 ? run : 0, out + x, ld);
-      x += strip.width;
-    }
+    for_each_strip(grid_, [&](const TileStrip& strip) {
+      const int64_t at = grid_.side == Side::key ? 0 : strip.first / group_ * run;
+      kernels_.expand(operand + operand_offset(strip), strip.width, grid_.contraction_size() / 4, natural_order_,
+                      order_, parameters.scale + at, parameters.zero + at, group_ == 32 ? run : 0, out + strip.first,
+                      ld);
+    });
     return out;
   }
 
@@ -310,7 +311,6 @@ class AffineValueTiles final : public AffineTiles {
                                    acc, grid_.dim);
       return;
     }
-    const WholeTile weights(weight, ld, n, rows);
     auto* planes_of_all = reinterpret_cast<int8_t*>(take(scratch, kQueries * groups_ * planes() * kTileRows / 4));
     auto* terms = reinterpret_cast<DotTerm*>(scratch);
     const int64_t class_bytes = int64_t{planes()} * kTileRows;
@@ -325,26 +325,25 @@ class AffineValueTiles final : public AffineTiles {
     dot.add = true;
     for (int first = 0; first < n; first += kQueries) {
       dot.queries = std::min(kQueries, n - first);
+      const WholeTile<kQueries> weights(weight + first * ld, ld, dot.queries, rows);
       float ordered[kQueries * kTileRows];
       for (int i = 0; i < dot.queries; ++i) {
-        kernels_.permute(weights.x + (first + i) * weights.ld, parameter_order_, ordered + i * kTileRows);
+        kernels_.permute(weights.x + i * weights.ld, parameter_order_, ordered + i * kTileRows);
       }
       for (int g = 0; g < groups_; ++g) {
         kernels_.fold(
             {ordered, kTileRows, dot.queries, planes_of_all + g * class_bytes, dot.query_stride, terms + g, groups_},
             parameters.scale + g * kTileRows, parameters.zero + g * kTileRows, kTileRows, planes(), order_, shift_);
       }
-      for (int x = 0; x < grid_.dim;) {
-        const TileStrip strip = strip_at(grid_, x);
-        const int g = x / group_;
-        dot.operand = operand + size_t{kTileRows} * static_cast<size_t>(x);
+      for_each_strip(grid_, [&](const TileStrip& strip) {
+        const int g = strip.first / group_;
+        dot.operand = operand + operand_offset(strip);
         dot.width = strip.width;
         dot.q = planes_of_all + g * class_bytes;
         dot.terms = terms + g;
-        dot.out = acc + int64_t{first} * grid_.dim + x;
+        dot.out = acc + int64_t{first} * grid_.dim + strip.first;
         kernels_.dot(dot);
-        x += strip.width;
-      }
+      });
     }
   }
 
@@ -380,12 +379,10 @@ void TileAttention::accumulate(const float*, int64_t, int, const SealedTile&, Ra
 
 const uint8_t* TileAttention::operands(const SealedTile& tile, float*& scratch) const {
   auto* out = reinterpret_cast<uint8_t*>(take(scratch, operand_floats()));
-  for (int x = 0; x < grid_.free_size();) {
-    const TileStrip strip = strip_at(grid_, x);
+  for_each_strip(grid_, [&](const TileStrip& strip) {
     kernels_.operand(grid_, strip, levels_, tile.codes + strip.offset, tile.ahead ? tile.ahead + strip.offset : nullptr,
-                     out + static_cast<size_t>(grid_.contraction_size()) * static_cast<size_t>(x));
-    x += strip.width;
-  }
+                     out + operand_offset(strip));
+  });
   return out;
 }
 

@@ -45,8 +45,11 @@ class TileAttention {
 
   int planes() const { return planes_; }
   bool fast() const { return planes_ == 1; }
-  /// Operand bytes of all strips; strip s begins at 64 * its first free index (value tiles) or at 0 (key tiles).
+  /// Operand bytes of all strips, and where those of a strip begin.
   const uint8_t* operands(const SealedTile& tile, float*& scratch) const;
+  size_t operand_offset(const TileStrip& strip) const {
+    return static_cast<size_t>(grid_.contraction_size()) * static_cast<size_t>(strip.first);
+  }
   int operand_floats() const { return 16 * grid_.dim; }
   kernels::DotTerm term(float unit, float bias, int32_t sum) const { return {unit, bias, -shift_ * sum}; }
 

@@ -21,15 +21,8 @@ constexpr int kDotQueries = 8;
 void TileCodec::set_tiles(std::unique_ptr<const TileAttention> tiles) {
   VQ_CHECK(format_.capacity_rows() % kTileRows == 0);
   tiles_ = std::move(tiles);
-}
-
-CodecFloats TileCodec::floats() const {
-  CodecFloats floats{dim_, dim_, 2 * format_.capacity_rows() * dim_};
-  if (tiles_) {
-    floats.query += tiles_->query_floats();
-    floats.tile = std::max(floats.tile, tiles_->scratch_floats());
-  }
-  return floats;
+  floats_.query = dim_ + tiles_->query_floats();
+  floats_.tile = std::max(floats_.tile, tiles_->scratch_floats());
 }
 
 // --- layouts -------------------------------------------------------------------------------------
@@ -130,21 +123,19 @@ void TileCodec::rows(const std::byte* block, Range range, float* out, int64_t ld
 
 void TileCodec::decode(BlockView block, Range range, float* out, int64_t ld) const {
   if (range.empty()) return;
-  std::vector<float> tile(order_ == CodeOrder::channels ? static_cast<size_t>(floats().tile) : 0);
+  std::vector<float> tile(order_ == CodeOrder::channels ? static_cast<size_t>(floats_.tile) : 0);
   rows(plain(block), range, out, ld, tile.data());
   if (map_) map_->inverse(range.size(), out, ld, out, ld);
 }
 
 void TileCodec::prepare_query(const float* q, int n, float* prep) const {
-  const int64_t stride = floats().query;
-  for (int i = 0; i < n; ++i, q += dim_, prep += stride) {
-    if (map_) {
-      map_->forward(1, q, dim_, prep, dim_);
-    } else {
-      std::copy_n(q, dim_, prep);
-    }
-    if (tiles_) tiles_->prepare(prep, prep + dim_);
+  const int64_t stride = floats_.query;
+  if (map_) {
+    map_->forward(n, q, dim_, prep, stride);
+  } else {
+    for (int i = 0; i < n; ++i) std::copy_n(q + int64_t{i} * dim_, dim_, prep + i * stride);
   }
+  for (int i = 0; tiles_ && i < n; ++i) tiles_->prepare(prep + i * stride, prep + i * stride + dim_);
 }
 
 // visit(tile, rows inside the tile, first of these rows counted from range.begin) for every tile that meets `range`.
@@ -167,7 +158,7 @@ void TileCodec::for_each_tile(BlockView block, Range range, Visit&& visit) const
 void TileCodec::score(const float* prep, int n, BlockView block, Range range, float* logit, int64_t ld,
                       float* tile) const {
   if (range.empty()) return;
-  const int64_t stride = floats().query;
+  const int64_t stride = floats_.query;
   if (tiled(block, Side::key)) {
     for_each_tile(block, range, [&](const SealedTile& sealed, Range rows, int at) {
       tiles_->score(prep, stride, n, sealed, rows, logit + at, ld, tile);

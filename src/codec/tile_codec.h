@@ -19,7 +19,7 @@ class TileCodec : public Codec {
   std::string name() const final { return name_; }
   int dim() const final { return dim_; }
   const BlockFormat& format() const final { return format_; }
-  CodecFloats floats() const final;
+  CodecFloats floats() const final { return floats_; }
 
   bool encode_block(const RowsView& rows, std::byte* block) const final;
   bool seal(std::byte* block) const final;
@@ -35,7 +35,12 @@ class TileCodec : public Codec {
  protected:
   TileCodec(std::string name, int dim, BlockFormat format, CodeOrder order,
             std::shared_ptr<const OrthogonalMap> map = nullptr)
-      : name_(std::move(name)), dim_(dim), format_(format), order_(order), map_(std::move(map)) {}
+      : name_(std::move(name)),
+        dim_(dim),
+        format_(format),
+        order_(order),
+        map_(std::move(map)),
+        floats_{dim, dim, 2 * format.capacity_rows() * dim} {}
 
   /// Gives the codec a layout 1. Blocks must be whole tiles.
   void set_tiles(std::unique_ptr<const TileAttention> tiles);
@@ -77,6 +82,7 @@ class TileCodec : public Codec {
   BlockFormat format_;
   CodeOrder order_;
   std::shared_ptr<const OrthogonalMap> map_;
+  CodecFloats floats_;
   std::unique_ptr<const TileAttention> tiles_;
 };
 

@@ -74,6 +74,16 @@ constexpr TileStrip strip_at(const TileGrid& grid, int x) {
   return strip;
 }
 
+/// visit(strip) for all strips of a tile.
+template <class Visit>
+constexpr void for_each_strip(const TileGrid& grid, Visit&& visit) {
+  for (int x = 0; x < grid.free_size();) {
+    const TileStrip strip = strip_at(grid, x);
+    visit(strip);
+    x += strip.width;
+  }
+}
+
 /// An element of the contraction index inside its word: byte m, field f.
 struct TileField {
   int word, byte, field;

@@ -9,11 +9,11 @@ namespace veloxquant {
 
 BlockRef BlockRef::allocate(Arena& arena, size_t bytes) {
   const size_t lines = Arena::slice_bytes(bytes) / Arena::kAlignment;
-  VQ_CHECK(lines <= UINT32_MAX);
+  VQ_CHECK(lines < size_t{1} << kLineBits);
   auto node = std::make_unique<Node>();
   node->data = arena.allocate(bytes);
   node->arena = &arena;
-  node->lines = static_cast<uint32_t>(lines);
+  node->lines = static_cast<uint32_t>(lines) & ((1u << kLineBits) - 1);
   node->references.store(1, std::memory_order_relaxed);
   node->layout = 0;
   BlockRef block;

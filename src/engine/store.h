@@ -29,22 +29,23 @@ class BlockRef {
   }
   ~BlockRef();
 
-  BlockView view() const { return {node_->data, node_->layout}; }
+  BlockView view() const { return {node_->data, static_cast<uint8_t>(node_->layout)}; }
   /// The bytes to write to; copied first when another reference shares them.
   std::byte* writable();
   /// Of the block's content; whoever sets it has made the block writable.
-  void set_layout(uint8_t layout) { node_->layout = layout; }
+  void set_layout(uint8_t layout) { node_->layout = layout & ((1u << (32 - kLineBits)) - 1); }
   /// Identity and resident bytes, for counting every block once.
   const void* id() const { return node_; }
   size_t resident_bytes() const { return node_->bytes() + sizeof(Node); }
 
  private:
+  static constexpr int kLineBits = 28;
   struct Node {
     std::byte* data;
     Arena* arena;
-    uint32_t lines;  // of Arena::kAlignment bytes: 4 bytes reach far enough
+    uint32_t lines : kLineBits;  // of Arena::kAlignment bytes: far more than the largest block
+    uint32_t layout : 32 - kLineBits;
     std::atomic<uint32_t> references;
-    uint8_t layout;
     size_t bytes() const { return size_t{lines} * Arena::kAlignment; }
   };
   Node* node_ = nullptr;

@@ -270,6 +270,23 @@ HWY_INLINE __m512i narrow(const __m512i (&v)[4], __m512i position) {
   return _mm512_permutexvar_epi8(position, _mm512_packs_epi16(words, more));
 }
 
+/// Integers of 64 numbers as planes in operand order, and their sum by lanes.
+struct Narrowed {
+  __m512i high, low, sum;
+};
+template <int kPlanes>
+HWY_INLINE Narrowed quantise_64(const __m512* v, __m512 factor, __m512i position) {
+  __m512i high[4], low[4], sum = _mm512_setzero_si512();
+  for (int j = 0; j < 4; ++j) {
+    const __m512i integer = _mm512_cvtps_epi32(_mm512_mul_ps(v[j], factor));
+    sum = _mm512_add_epi32(sum, integer);
+    const Planes planes = split(hn::Vec<I32>{integer});
+    high[j] = kPlanes == 2 ? planes.high.raw : integer;
+    low[j] = planes.low.raw;
+  }
+  return {narrow(high, position), narrow(low, position), sum};
+}
+
 template <int kPlanes>
 HWY_INLINE int32_t quantise_planes(const float* x, int k, float inverse, const OperandOrder& order, int8_t* out) {
   const __m512i position = narrow_position(order);
@@ -277,18 +294,13 @@ HWY_INLINE int32_t quantise_planes(const float* x, int k, float inverse, const O
   __m512i sum = _mm512_setzero_si512();
   for (int i = 0; i < k; i += 64) {
     const int left = std::min(64, k - i);
-    __m512i high[4], low[4];
-    for (int v = 0; v < 4; ++v) {
-      const __m512 value = 16 * v < left ? _mm512_loadu_ps(x + i + 16 * v) : _mm512_setzero_ps();
-      const __m512i integer = _mm512_cvtps_epi32(_mm512_mul_ps(value, factor));
-      sum = _mm512_add_epi32(sum, integer);
-      const Planes planes = split(hn::Vec<I32>{integer});
-      high[v] = kPlanes == 2 ? planes.high.raw : integer;
-      low[v] = planes.low.raw;
-    }
+    __m512 v[4];
+    for (int j = 0; j < 4; ++j) v[j] = 16 * j < left ? _mm512_loadu_ps(x + i + 16 * j) : _mm512_setzero_ps();
+    const Narrowed group = quantise_64<kPlanes>(v, factor, position);
+    sum = _mm512_add_epi32(sum, group.sum);
     const __mmask64 kept = left == 64 ? ~__mmask64{0} : (__mmask64{1} << left) - 1;
-    _mm512_mask_storeu_epi8(out + i, kept, narrow(high, position));
-    if constexpr (kPlanes == 2) _mm512_mask_storeu_epi8(out + k + i, kept, narrow(low, position));
+    _mm512_mask_storeu_epi8(out + i, kept, group.high);
+    if constexpr (kPlanes == 2) _mm512_mask_storeu_epi8(out + k + i, kept, group.low);
   }
   return _mm512_reduce_add_epi32(sum);
 }
@@ -369,20 +381,8 @@ float apply(const float* x, const float* scale, const float* zero, int k, float*
   return hn::GetLane(hn::SumOfLanes(d, bias));
 }
 
-void fold_generic(const FoldRows& rows, const float* scale, const float* zero, int k, int planes,
-                  const OperandOrder& order, int32_t shift) {
-  HWY_ALIGN float scaled[kMostTileDim];
-  for (int i = 0; i < rows.n; ++i) {
-    DotTerm& term = rows.terms[i * rows.ldt];
-    int32_t sum;
-    term.bias = apply(rows.x + i * rows.ldx, scale, zero, k, scaled);
-    term.unit = quantise(scaled, k, planes, order, rows.out + i * rows.ldo, &sum);
-    term.start = -shift * sum;
-  }
-}
-
 #if HWY_TARGET == HWY_AVX3_DL
-/// The same in registers, for k = 64 * kGroups.
+/// fold in registers, for k = 64 * kGroups.
 template <int kGroups, int kPlanes, bool kZero>
 void fold_groups(const FoldRows& rows, const float* scale, const float* zero, const OperandOrder& order,
                  int32_t shift) {
@@ -409,16 +409,10 @@ void fold_groups(const FoldRows& rows, const float* scale, const float* zero, co
     const __m512 inverse = _mm512_set1_ps(kLimit / most);
     __m512i sum = _mm512_setzero_si512();
     for (int g = 0; g < kGroups; ++g) {
-      __m512i high[4], low[4];
-      for (int j = 0; j < 4; ++j) {
-        const __m512i integer = _mm512_cvtps_epi32(_mm512_mul_ps(v[4 * g + j], inverse));
-        sum = _mm512_add_epi32(sum, integer);
-        const Planes planes = split(hn::Vec<I32>{integer});
-        high[j] = kPlanes == 2 ? planes.high.raw : integer;
-        low[j] = planes.low.raw;
-      }
-      _mm512_storeu_si512(out + 64 * g, narrow(high, position));
-      if constexpr (kPlanes == 2) _mm512_storeu_si512(out + 64 * (kGroups + g), narrow(low, position));
+      const Narrowed group = quantise_64<kPlanes>(v + 4 * g, inverse, position);
+      sum = _mm512_add_epi32(sum, group.sum);
+      _mm512_storeu_si512(out + 64 * g, group.high);
+      if constexpr (kPlanes == 2) _mm512_storeu_si512(out + 64 * (kGroups + g), group.low);
     }
     term.unit = most / kLimit;
     term.start = -shift * _mm512_reduce_add_epi32(sum);
@@ -444,7 +438,7 @@ void fold(const FoldRows& rows, const float* scale, const float* zero, int k, in
   if (k == 128) return fold_planes<2>(rows, scale, zero, planes, order, shift);
   if (k == 256) return fold_planes<4>(rows, scale, zero, planes, order, shift);
 #endif
-  fold_generic(rows, scale, zero, k, planes, order, shift);
+  fold_rows(rows, scale, zero, k, planes, order, shift, apply, quantise);
 }
 
 /// Byte m of every lane in fp32.
@@ -574,16 +568,14 @@ void pack(const TileGrid& grid, const uint8_t* codes, int64_t ld, bool channel_m
   };
   const int b = grid.word_bits();
   const auto wide_bit = [b](int, int f) { return b * f; };
-  for (int x = 0; x < grid.free_size();) {
-    const TileStrip strip = strip_at(grid, x);
+  for_each_strip(grid, [&](const TileStrip& strip) {
     for (int word = 0; word < grid.words(); ++word) {
       put(strip, word, 1, 0, (1u << b) - 1, wide_bit, row_turn(strip, word), row_offset(grid, strip, word));
     }
     for (int group = 0; grid.bits == 3 && 2 * group < grid.words(); ++group) {
       put(strip, 2 * group, 2, 2, 1u, narrow_bit, narrow_row_turn(group), narrow_row_offset(strip, group));
     }
-    x += strip.width;
-  }
+  });
 }
 
 #endif  // HWY_TARGET != HWY_SCALAR
@@ -634,15 +626,8 @@ HWY_EXPORT(table);
 const TileKernels& tile_kernels() { return HWY_DYNAMIC_DISPATCH(table)(); }
 
 int operand_shift(const TileKernels& kernels, const TileLevels& levels, int bits) {
-  switch (levels.kind) {
-    case TileLevels::Kind::raw: {
-      // Bytes are the codes, of 8 bits with the sign that the dot product wants.
-      const int middle = 1 << (bits - 1);
-      return bits == 8 ? kernels.table_shift : middle;
-    }
-    default:
-      return kernels.table_shift;
-  }
+  // Raw codes are their own bytes; those of 8 bits have the sign that the dot product wants.
+  return levels.kind == TileLevels::Kind::raw && bits < 8 ? 1 << (bits - 1) : kernels.table_shift;
 }
 
 }  // namespace veloxquant::kernels

@@ -38,11 +38,9 @@ unsigned code_at(const TileGrid& grid, const TileStrip& strip, const std::byte* 
 /// visit(strip, contraction index, its place) over a tile.
 template <class Visit>
 void for_each_place(const TileGrid& grid, Visit&& visit) {
-  for (int x = 0; x < grid.free_size();) {
-    const TileStrip strip = strip_at(grid, x);
+  for_each_strip(grid, [&](const TileStrip& strip) {
     for (int k = 0; k < grid.contraction_size(); ++k) visit(strip, k, place_of(grid, strip, k));
-    x += strip.width;
-  }
+  });
 }
 
 uint8_t operand_byte(const TileLevels& levels, int bits, unsigned code) {
@@ -131,14 +129,7 @@ float apply(const float* x, const float* scale, const float* zero, int k, float*
 
 void fold(const FoldRows& rows, const float* scale, const float* zero, int k, int planes, const OperandOrder& order,
           int32_t shift) {
-  float scaled[kMostTileDim];
-  for (int i = 0; i < rows.n; ++i) {
-    DotTerm& term = rows.terms[i * rows.ldt];
-    int32_t sum;
-    term.bias = apply(rows.x + i * rows.ldx, scale, zero, k, scaled);
-    term.unit = quantise(scaled, k, planes, order, rows.out + i * rows.ldo, &sum);
-    term.start = -shift * sum;
-  }
+  fold_rows(rows, scale, zero, k, planes, order, shift, apply, quantise);
 }
 
 void expand(const uint8_t* operand, int width, int steps, const OperandOrder& order, const OperandOrder& parameter,

@@ -22,3 +22,21 @@ void pack(const TileGrid& grid, const uint8_t* codes, int64_t ld, bool channel_m
 void unpack(const TileGrid& grid, const std::byte* tile, uint8_t* codes, int64_t ld);
 
 }  // namespace veloxquant::kernels::plain
+
+namespace veloxquant::kernels {
+
+/// TileKernels::fold by way of the two steps it stands for.
+template <class Apply, class Quantise>
+void fold_rows(const FoldRows& rows, const float* scale, const float* zero, int k, int planes,
+               const OperandOrder& order, int32_t shift, Apply&& apply, Quantise&& quantise) {
+  float scaled[kMostTileDim];
+  for (int i = 0; i < rows.n; ++i) {
+    DotTerm& term = rows.terms[i * rows.ldt];
+    int32_t sum;
+    term.bias = apply(rows.x + i * rows.ldx, scale, zero, k, scaled);
+    term.unit = quantise(scaled, k, planes, order, rows.out + i * rows.ldo, &sum);
+    term.start = -shift * sum;
+  }
+}
+
+}  // namespace veloxquant::kernels

@@ -6,6 +6,7 @@
 
 #include "codec/affine_code.h"
 #include "codec_util.h"
+#include "kernels/kernels.h"
 #include "core/half.h"
 #include "veloxquant/errors.h"
 
@@ -28,7 +29,10 @@ struct Group {
 Group encode(const std::vector<float>& x, int bits) {
   Group group;
   group.codes.resize(x.size());
-  group.params = affine_encode(x.data(), static_cast<int>(x.size()), bits, group.codes.data());
+  uint16_t params[2];
+  const int m = static_cast<int>(x.size());
+  kernels::encode_affine_rows(x.data(), m, 1, m, m, bits, group.codes.data(), params);
+  group.params = {params[0], params[1]};
   return group;
 }
 

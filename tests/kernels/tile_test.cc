@@ -235,5 +235,80 @@ TEST(tile_parameters, equal_the_plain_ones) {
   });
 }
 
+TEST(tile_fold, equals_applying_and_quantising) {
+  Random random(8);
+  for (const TileGrid& grid : {TileGrid{Side::key, FieldOrder::affine, 4, 80},
+                               {Side::value, FieldOrder::affine, 2, 64},
+                               {Side::key, FieldOrder::affine, 2, 128},
+                               {Side::key, FieldOrder::affine, 4, 256}}) {
+    const OperandOrder order = operand_order(grid);
+    const int k = grid.contraction_size(), n = 3, ldx = k + 5;
+    std::vector<float> x = random.normals(static_cast<size_t>(n * ldx)), scale = random.normals(static_cast<size_t>(k));
+    std::fill_n(x.begin() + ldx, k, 0.0f);  // a row of nothing
+    const std::vector<float> zero = random.normals(static_cast<size_t>(k));
+    for (int planes : {1, 2}) {
+      for (const float* zeros : {static_cast<const float*>(nullptr), zero.data()}) {
+        const int64_t ldo = planes * k + 7;
+        const auto run = [&](auto fold, Guarded<int8_t>& out) {
+          std::vector<DotTerm> terms(static_cast<size_t>(2 * n));
+          fold({x.data(), ldx, n, out.data(), ldo, terms.data(), 2}, scale.data(), zeros, k, planes, order, 8);
+          return terms;
+        };
+        const size_t size = static_cast<size_t>((n - 1) * ldo + planes * k);
+        Guarded<int8_t> expected(size);
+        const std::vector<DotTerm> expected_terms = run(plain::fold, expected);
+        for_every_target([&](int64_t) {
+          Guarded<int8_t> out(size);
+          const std::vector<DotTerm> terms = run(tile_kernels().fold, out);
+          EXPECT_TRUE(same_bits(out.all(), expected.all()));
+          for (size_t i = 0; i < terms.size(); ++i) {
+            EXPECT_EQ(terms[i].unit, expected_terms[i].unit);
+            EXPECT_EQ(terms[i].start, expected_terms[i].start);
+            EXPECT_NEAR(terms[i].bias, expected_terms[i].bias, 1e-4);
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(tile_expand, gives_what_the_codes_stand_for) {
+  for_each_grid([](const TileGrid& grid, const TileLevels& levels, Random& random) {
+    if (levels.kind != Kind::raw) return;
+    const OperandOrder order = operand_order(grid);
+    const int k = grid.contraction_size(), classes = 2;
+    const size_t numbers = static_cast<size_t>(classes * (k + 63) / 64 * 64);
+    const std::vector<float> scale = random.normals(numbers), middle_zero = random.normals(numbers);
+    const std::vector<uint8_t> codes = random_codes(grid, random);
+    std::vector<std::byte> tile(grid.bytes());
+    plain::pack(grid, codes.data(), grid.dim, false, tile.data());
+    const TileStrip strip = strip_at(grid, 0);
+    for_every_target([&](int64_t) {
+      const TileKernels& kernels = tile_kernels();
+      std::vector<uint8_t> operand(static_cast<size_t>(strip.width * k));
+      kernels.operand(grid, strip, levels, tile.data(), nullptr, operand.data());
+      // The zeros of operand byte 0 from those of the middle code.
+      const float shift = static_cast<float>(operand_shift(kernels, levels, grid.bits));
+      std::vector<float> zero(numbers);
+      for (size_t i = 0; i < numbers; ++i) zero[i] = middle_zero[i] - shift * scale[i];
+      const int64_t ld = strip.width + 3, stride = k;
+      Guarded<float> out(static_cast<size_t>((k - 1) * ld + strip.width));
+      kernels.expand(operand.data(), strip.width, k / 4, order, order, scale.data(), zero.data(), stride, out.data(),
+                     ld);
+      const float middle = static_cast<float>(1 << (grid.bits - 1));
+      for (int e = 0; e < k; ++e) {
+        for (int x = 0; x < strip.width; ++x) {
+          const int row = grid.side == Side::key ? x : e, c = grid.side == Side::key ? e : x;
+          const float code = static_cast<float>(codes[static_cast<size_t>(row * grid.dim + c)]);
+          const auto at = static_cast<size_t>(x / 32 * stride + e);
+          const float expected = middle_zero[at] + scale[at] * (code - middle);
+          ASSERT_NEAR(out.data()[e * ld + x], expected, 1e-4 * (1 + 256 * std::abs(scale[at]))) << e << " " << x;
+        }
+      }
+      EXPECT_TRUE(out.guards_hold());
+    });
+  });
+}
+
 }  // namespace
 }  // namespace veloxquant::kernels
