@@ -52,9 +52,9 @@ struct CodecRole {
 
 /// Per-query working sizes in floats; the engine provides the memory.
 struct CodecFloats {
-  int query = 0;  ///< of a prepared query row
-  int acc = 0;    ///< of an accumulator row
-  int tile = 0;   ///< scratch of one score or accumulate call, whatever the number of queries
+  int query = 0;     ///< of a prepared query row
+  int acc = 0;       ///< of an accumulator row
+  int64_t tile = 0;  ///< scratch of one score or accumulate call, whatever the number of queries
 };
 
 class Codec {

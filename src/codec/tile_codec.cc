@@ -22,7 +22,7 @@ void TileCodec::set_tiles(std::unique_ptr<const TileAttention> tiles) {
   VQ_CHECK(format_.capacity_rows() % kTileRows == 0);
   tiles_ = std::move(tiles);
   floats_.query = dim_ + tiles_->query_floats();
-  floats_.tile = std::max(floats_.tile, tiles_->scratch_floats());
+  floats_.tile = std::max(floats_.tile, int64_t{tiles_->scratch_floats()});
 }
 
 // --- layouts -------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class TileCodec : public Codec {
         format_(format),
         order_(order),
         map_(std::move(map)),
-        floats_{dim, dim, 2 * format.capacity_rows() * dim} {}
+        floats_{dim, dim, int64_t{2} * format.capacity_rows() * dim} {}
 
   /// Gives the codec a layout 1. Blocks must be whole tiles.
   void set_tiles(std::unique_ptr<const TileAttention> tiles);
