@@ -152,6 +152,15 @@ const int registered = [] {
       benchmark::RegisterBenchmark(("bm_commit/" + tail).c_str(), bm_commit, method, dim);
     }
   }
+  // With scores, beside exact: budgets that the stored rows and the call's own just exceed.
+  for (const char* method : {"h2o(budget=8192)", "tova(budget=8192)", "snapkv(budget=8192)"}) {
+    benchmark::RegisterBenchmark(("bm_attend_decode/" + std::string(method) + "/128").c_str(), bm_attend, method, 128,
+                                 1)
+        ->Arg(8192);
+    benchmark::RegisterBenchmark(("bm_attend_prefill/" + std::string(method) + "/128").c_str(), bm_attend, method, 128,
+                                 256)
+        ->Arg(8192);
+  }
   return 0;
 }();
 

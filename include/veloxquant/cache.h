@@ -30,7 +30,7 @@ struct AttendIn {
   float scale = 0;              ///< 0: 1 / sqrt(dim_k)
   float softcap = 0;            ///< 0: none
   int window = 0;               ///< 0: unlimited
-  const float* bias = nullptr;  ///< [tokens][bias_ld], column = row of the sequence; shared by batch and heads
+  const float* bias = nullptr;  ///< [tokens][bias_ld], column = position of the row; shared by batch and heads
   int64_t bias_ld = 0;
   std::span<const float> alibi;  ///< slope per query head, or empty
   std::span<const float> sinks;  ///< learned sink logit per query head, or empty
@@ -42,11 +42,12 @@ struct AttendOut {
   int64_t stride_batch = 0, stride_token = 0, stride_head = 0;
 };
 
-/// Answer of make_mask. `none`: a single query sees every row; `causal`: plain causal; `array`: explicit.
+/// Answer of make_mask. `none`: a single query sees every row; `causal`: plain causal; `array`: explicit. `heads` is 1
+/// where all kv heads keep the same rows.
 struct Mask {
   enum class Kind : uint8_t { none, causal, array } kind = Kind::none;
-  int batch = 0, queries = 0, keys = 0;
-  std::vector<uint8_t> allowed;  ///< [batch][queries][keys] for `array`
+  int batch = 0, heads = 1, queries = 0, keys = 0;
+  std::vector<uint8_t> allowed;  ///< [batch][heads][queries][keys] for `array`
 };
 
 /// One layer's cache. A call attends over everything stored before it, in its stored form, and over its own rows as
@@ -69,7 +70,9 @@ class KVCache {
   /// do not depend on nth. Changes nothing that a later call could see. Throws ShapeError or ValueError (in every
   /// thread alike).
   void attend(const AttendIn& in, const AttendOut& out, int ith, int nth) const;
-  /// Seals what the last append made ripe and frees the staging buffer. Idempotent.
+  /// Scores of the pending call from queries whose attention is computed elsewhere, then commit.
+  void observe(const AttendIn& in);
+  /// Scores, drops and seals what the last append made ripe and frees the staging buffer. Idempotent.
   void commit();
   /// append, attend, commit. Returns [B][S][q_heads][dim_v].
   std::vector<float> step(const AttendIn& in, const Tensor& k, const Tensor& v, const CallInfo& info = {});
@@ -78,12 +81,15 @@ class KVCache {
 
   // --- the serving protocol: an engine with its own attention
   /// append; commits nothing. Returns all rows of both sides, older ones decoded and the call's own exact, rounded to
-  /// the input type and widened to f32: [B][kv_heads][n][dim], shorter sequences padded with zeros at the end.
+  /// the input type and widened to f32: [B][kv_heads][n][dim] by rising position, shorter streams padded with zeros at
+  /// the end. With query_source=proxy it commits at once.
   struct Fetched {
     int rows = 0;
     std::vector<float> k, v;
   };
   Fetched update_and_fetch(const Tensor& k, const Tensor& v, const CallInfo& info = {});
+  /// The same rows for an engine that has the call's queries at hand: `observe` follows.
+  Fetched update_and_fetch(const Tensor& k, const Tensor& v, const AttendIn& queries, const CallInfo& info = {});
   /// All rows of one side as `update_and_fetch` gives them. Settles.
   std::vector<float> decode(Side side);
   /// Mask for a coming append of `tokens` tokens. Settles.
@@ -93,6 +99,15 @@ class KVCache {
   int offset() const;  ///< tokens consumed: RoPE position of the next token, maximum over batch rows
   int offset(int batch_row) const;
   int size();  ///< rows stored, maximum over streams. Settles
+  /// Positions of the rows that one stream stores, ascending. Settles.
+  std::vector<int32_t> positions(int batch_row, int head);
+  /// What the method's scorer keeps with these rows, in the same order; empty where it keeps nothing. Settles.
+  std::vector<float> scores(int batch_row, int head);
+  /// Positions of those of a batch row that stand exact and apart, in the order they came there. Settles.
+  std::vector<int32_t> pool_positions(int batch_row);
+  /// Rows that should stand exact and apart, with methods that have a pool (kivi_sink); they may come later. Throws
+  /// ValueError for negative or repeated positions.
+  void want_sinks(int batch_row, std::span<const int32_t> positions);
   bool empty() const;
   bool is_trimmable() const;
   bool supports_merge() const { return false; }

@@ -9,7 +9,8 @@
 namespace veloxquant {
 
 /// Exact rows in their element type: 64-row blocks, dim * size_of(type) bytes a row.
-std::shared_ptr<const Codec> raw_rows(DType type, int dim);
+inline constexpr int kExactBlockRows = 64;
+std::shared_ptr<const Codec> raw_rows(DType type, int dim, int block_rows = kExactBlockRows);
 
 /// Asymmetric affine code, one (zero, scale) pair per channel over `group` consecutive rows (units of `group` rows):
 /// dim * (packed(group, bits) + 4) bytes a unit. Keys of KIVI (arXiv:2402.02750). bits 1..8.

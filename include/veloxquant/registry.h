@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -15,16 +16,28 @@
 #include "veloxquant/codec.h"
 #include "veloxquant/options.h"
 #include "veloxquant/placement.h"
+#include "veloxquant/retention.h"
 #include "veloxquant/stats.h"
 #include "veloxquant/types.h"
 
 namespace veloxquant {
 
+/// Where the attention weights of a scorer come from: from the queries of the call if they come before it is settled
+/// and else from its keys; always from its keys, at once; or from queries alone.
+enum class QuerySource : uint8_t { automatic, proxy, true_queries };
+
 /// What a method is made of. The engine does the rest.
 struct Recipe {
-  std::shared_ptr<const Placement> placement;
-  std::shared_ptr<const Codec> key;    ///< coded rows of the key side
-  std::shared_ptr<const Codec> value;  ///< coded rows of the value side
+  // Which rows exist; by default all.
+  std::shared_ptr<const Retention> retention = nullptr;
+  SinkWindow sink_window = {};
+  QuerySource query_source = QuerySource::automatic;
+  // How they are stored.
+  std::shared_ptr<const SinkPool> sink_pool = nullptr;
+  std::shared_ptr<const Placement> placement = nullptr;
+  std::shared_ptr<const Codec> key = nullptr;    ///< coded rows of the key side
+  std::shared_ptr<const Codec> value = nullptr;  ///< coded rows of the value side
+  std::optional<DType> store = {};               ///< of exact rows, where the method and not the input says it
 };
 
 /// What build() of a method gets beside its options.
@@ -63,6 +76,7 @@ struct MethodDef {
   /// Problems of options together and with the layer's shape; empty when all is well.
   std::function<std::vector<std::string>(const Options&, const LayerShape&)> check;
   std::function<Recipe(const Options&, const BuildContext&)> build;
+  bool chooses_rows = false;  ///< the first part of a composition; the others are the second
 };
 
 /// All methods, sorted by name; generated from the files in src/methods.
@@ -71,12 +85,15 @@ const MethodDef* find_method(std::string_view name);
 /// Options every method has: seed, dtype, capacity, attend_precision.
 const std::vector<OptionSpec>& general_options();
 
-/// A method with its option values, ready to be built for any layer.
+/// A method, or a composition, with its option values, ready to be built for any layer.
 struct MethodSpec {
   std::string text;  ///< as it was given
   const MethodDef* def = nullptr;
   Options options{{}};
+  std::shared_ptr<const MethodSpec> coding = nullptr;  ///< of a composition: how the rows are stored
 };
+/// The recipe of the whole. Options that every method has are those of `options`.
+Recipe build_recipe(const MethodSpec&, const BuildContext&);
 
 /// Reads a composition; `sets` are further "name=value" texts that win over it. Throws QuantizerConfigError with all
 /// problems: syntax, unknown names (the nearest is named), values out of range.

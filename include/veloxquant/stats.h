@@ -15,13 +15,28 @@ struct SideStats {
   size_t bytes() const { return coded_bytes + exact_bytes; }
 };
 
+/// How calls reached a method that scores rows.
+struct CallCounts {
+  int64_t true_query = 0;   ///< commits whose scores come from queries
+  int64_t key_proxy = 0;    ///< commits that had to take keys for queries
+  int64_t late_attend = 0;  ///< attends after the commit of their call, which saw the survivors
+};
+
 struct CacheStats {
   SideStats key, value;
-  int rows = 0;              ///< of the longest sequence
-  int nominal_bits = 0;      ///< assigned_bits of the method
-  size_t used_bytes = 0;     ///< the method's formula
-  size_t nbytes = 0;         ///< from the allocator, block lists included
-  size_t staging_bytes = 0;  ///< rows of a call that is not committed yet
+  CallCounts calls;
+  int rows = 0;                    ///< of the longest stream
+  int rows_first = 0;              ///< of batch row 0, kv head 0
+  int64_t rows_kept = 0;           ///< summed over streams
+  int64_t tokens_seen = 0;         ///< likewise
+  size_t kv_bytes_per_row = 0;     ///< of key and value in an fp16 cache
+  size_t table_bytes = 0;          ///< positions and scores of rows, where they are stored
+  size_t pool_bytes = 0;           ///< of exact rows that stand apart; counted above as well
+  size_t pool_position_bytes = 0;  ///< likewise
+  int nominal_bits = 0;            ///< assigned_bits of the method
+  size_t used_bytes = 0;           ///< the method's formula
+  size_t nbytes = 0;               ///< from the allocator, block lists included
+  size_t staging_bytes = 0;        ///< rows and scores of a call that is not committed yet
 };
 
 }  // namespace veloxquant

@@ -40,14 +40,17 @@ struct Range {
   constexpr bool empty() const { return end <= begin; }
 };
 
+struct RopeSpec;
+
 /// Geometry of one attention layer. Query head h reads kv head h / (q_heads / kv_heads).
 struct LayerShape {
   int kv_heads = 1;
   int q_heads = 1;
   int dim_k = 128;
   int dim_v = 128;
-  int layer = 0;             ///< raw index in the model; seeds are config seed + layer
-  DType input = DType::f32;  ///< element type of the K and V that will be appended
+  int layer = 0;                   ///< raw index in the model; seeds are config seed + layer
+  DType input = DType::f32;        ///< element type of the K and V that will be appended
+  const RopeSpec* rope = nullptr;  ///< how keys and queries are rotated (rope.h), if known; outlives the caches
 };
 
 /// Read-only view of a tensor [batch][tokens][heads][dim]; `dim` is contiguous, strides count elements.

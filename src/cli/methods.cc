@@ -35,7 +35,7 @@ double side_bytes(const Codec& codec) {
 
 TokenBytes token_bytes(const MethodSpec& spec) {
   check_method(spec, kGeometry);
-  const Recipe recipe = spec.def->build(spec.options, {.shape = kGeometry, .store = DType::f16, .seed = 0});
+  const Recipe recipe = build_recipe(spec, {.shape = kGeometry, .store = DType::f16, .seed = 0});
   return {side_bytes(*recipe.key), side_bytes(*recipe.value)};
 }
 

@@ -14,9 +14,9 @@ constexpr int kDirectQueries = 8;
 
 class RawRows final : public TileCodec {
  public:
-  RawRows(DType type, int dim)
+  RawRows(DType type, int dim, int block_rows)
       : TileCodec(std::string(to_string(type)), dim,
-                  BlockFormat::of(1, {static_cast<size_t>(dim) * size_of(type), 0, 0, 0}), CodeOrder::rows),
+                  BlockFormat{1, block_rows, {static_cast<size_t>(dim) * size_of(type), 0, 0, 0}}, CodeOrder::rows),
         type_(type) {}
 
   void encode(const RowsView& rows, std::byte* block, int unit) const override {
@@ -60,9 +60,9 @@ class RawRows final : public TileCodec {
 
 }  // namespace
 
-std::shared_ptr<const Codec> raw_rows(DType type, int dim) {
-  ArgumentCheck("raw_rows").range("dim", dim, 1, kMostDim).done();
-  return std::make_shared<RawRows>(type, dim);
+std::shared_ptr<const Codec> raw_rows(DType type, int dim, int block_rows) {
+  ArgumentCheck("raw_rows").range("dim", dim, 1, kMostDim).range("block_rows", block_rows, 1, kExactBlockRows).done();
+  return std::make_shared<RawRows>(type, dim, block_rows);
 }
 
 }  // namespace veloxquant

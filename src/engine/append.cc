@@ -96,18 +96,33 @@ void KVCache::Layer::append(const Tensor& k, const Tensor& v, const CallInfo& in
       for (int head = 0; head < t.heads; ++head) {
         float* rows = fresh.rows[s].get() + static_cast<size_t>(b * t.heads + head) * head_floats;
         if (convert_rows(t, b, head, valid, limit, rows)) continue;
-        throw_value(rows, t.dim, limit, side, shape_.layer, b, head, sequences_.empty() ? 0 : this->rows(b));
+        throw_value(rows, t.dim, limit, side, shape_.layer, b, head, sequences_.empty() ? 0 : offset(b));
       }
     }
   }
   commit();
   if (sequences_.empty()) {
-    for (int b = 0; b < k.batch; ++b) sequences_.push_back(new_sequence(static_cast<uint32_t>(b)));
+    for (int b = 0; b < k.batch; ++b) {
+      sequences_.push_back(new_sequence(static_cast<uint32_t>(b)));
+      if (const auto wanted = wanted_.find(b); wanted != wanted_.end()) sequences_.back().wanted = wanted->second;
+    }
+    wanted_.clear();
   }
   call_tokens_ = fresh.tokens;
   call_valid_ = fresh.valid;
   staging_ = std::move(fresh);
-  reserve_shared(partial_floats(k.tokens));
+  scoring_ = needs_masses();
+  shared_.scored = false;
+  reserve_call();
+}
+
+bool KVCache::Layer::needs_masses() const {
+  if (!recipe_.retention || !scorer().wants_mass(staging_.phase)) return false;
+  if (!scorer().only_for_selection()) return true;
+  for (int b = 0; b < batch(); ++b) {
+    if (rows(b) > recipe_.retention->budget()) return true;
+  }
+  return false;
 }
 
 RowsView KVCache::Layer::staged_rows(Side side, int batch_row, int head) const {
@@ -121,9 +136,15 @@ RowsView KVCache::Layer::staged_rows(Side side, int batch_row, int head) const {
 Sequence KVCache::Layer::new_sequence(uint32_t seq) const {
   Sequence sequence;
   sequence.seq = seq;
+  const Retention* retention = recipe_.retention.get();
+  const int tables = retention && !retention->shared_by_heads() ? shape_.kv_heads : 1;
+  const int base = recipe_.sink_pool ? 0 : recipe_.sink_window.sinks;
+  for (int t = 0; t < tables; ++t) sequence.tables.emplace_back(base, retention != nullptr);
   for (int head = 0; head < shape_.kv_heads; ++head) {
     for (Side side : kSides) {
-      sequence.sides.push_back({BlockList(&coded(side), arena_.get()), BlockList(&exact(side), arena_.get())});
+      sequence.sides.push_back({BlockList(&pooled(side), arena_.get()),
+                                BlockList(&coded(side), arena_.get(), replaces_rows_),
+                                BlockList(&exact(side), arena_.get(), replaces_rows_)});
     }
   }
   return sequence;

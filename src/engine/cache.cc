@@ -27,20 +27,47 @@ Arithmetic arithmetic(const MethodSpec& method) {
   return name == "float" ? Arithmetic::float32 : name == "fast" ? Arithmetic::int8 : Arithmetic::two_term;
 }
 
-// The engine hands a codec whole units only: a placement that would seal parts of one cannot carry it.
-void check_composition(const Recipe& recipe, int layer) {
+// What the parts of a recipe need of each other.
+void check_composition(const Recipe& recipe, const LayerShape& shape) {
   std::vector<std::string> problems;
+  const Retention* retention = recipe.retention.get();
   for (Side side : kSides) {
     const Codec& codec = side == Side::key ? *recipe.key : *recipe.value;
     const int unit = codec.format().unit_rows;
+    // The engine hands a codec whole units only.
     for (int rows = 0; rows <= 2 * unit * codec.format().units; ++rows) {
       if (recipe.placement->frontier(side, rows) % unit == 0) continue;
-      problems.push_back(fmt::format("layer {}: placement {} seals single rows, {} codec {} needs units of {}", layer,
+      problems.push_back(fmt::format("placement {} seals single rows, {} codec {} needs units of {}",
                                      recipe.placement->name(), to_string(side), codec.name(), unit));
       break;
     }
+    if (retention && retention->when() == Retention::When::every_call && unit > 1) {
+      problems.push_back(
+          fmt::format("{} drops single rows at every call, {} codec {} seals units of {} rows: such rows "
+                      "can't be taken out again",
+                      retention->name(), to_string(side), codec.name(), unit));
+    }
   }
+  if (recipe.sink_pool && (retention || recipe.sink_window.window > 0 || recipe.sink_window.sinks > 0)) {
+    problems.push_back(fmt::format("a pool of sinks needs all rows of a sequence, {} drops some",
+                                   retention ? retention->name() : "sink_window"));
+  }
+  if (recipe.sink_window.cache_positions && !shape.rope) {
+    problems.push_back("stream_positions: got cache, which needs the host's RoPE frequencies, and there are none");
+  }
+  for (std::string& problem : problems) problem = fmt::format("layer {}: {}", shape.layer, problem);
   if (!problems.empty()) throw QuantizerConfigError(problems);
+}
+
+// New rows can take the places of dropped ones where no row moves from one form to another.
+bool replaces_rows(const Recipe& recipe) {
+  constexpr int kMany = 1 << 20;
+  if (!recipe.retention || recipe.retention->when() != Retention::When::every_call) return false;
+  for (Side side : kSides) {
+    const int frontier = recipe.placement->frontier(side, kMany);
+    if (frontier != 0 && frontier != kMany) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -51,11 +78,17 @@ KVCache::Layer::Layer(const MethodSpec& method, const LayerShape& shape, std::sh
   check_method(method_, shape_);
   capacity_ = method_.options.has_value("capacity") ? method_.options.integer("capacity") : 0;
   const auto seed = static_cast<uint64_t>(method_.options.integer64("seed")) + static_cast<uint64_t>(shape_.layer);
-  recipe_ = method_.def->build(method_.options, {shape_, store_, seed, arithmetic(method_)});
-  check_composition(recipe_, shape_.layer);
+  recipe_ = build_recipe(method_, {shape_, store_, seed, arithmetic(method_)});
+  store_ = recipe_.store.value_or(store_);
+  check_composition(recipe_, shape_);
+  trimmable_ = method_.def->capabilities.trimmable && (!method_.coding || method_.coding->def->capabilities.trimmable);
+  replaces_rows_ = replaces_rows(recipe_);
+  const int pool_rows =
+      std::clamp(recipe_.sink_pool ? recipe_.sink_pool->capacity() : recipe_.sink_window.sinks, 1, kExactBlockRows);
   for (Side side : kSides) {
     exact_[static_cast<size_t>(side)] = raw_rows(store_, dim(side));
     staged_[static_cast<size_t>(side)] = raw_rows(DType::f32, dim(side));
+    pooled_[static_cast<size_t>(side)] = raw_rows(store_, dim(side), pool_rows);
   }
   if (!arena_) arena_ = std::make_shared<Arena>();
 }
@@ -66,18 +99,41 @@ KVCache::Layer::Layer(const Layer& settled)
       store_(settled.store_),
       capacity_(settled.capacity_),
       recipe_(settled.recipe_),
+      trimmable_(settled.trimmable_),
+      replaces_rows_(settled.replaces_rows_),
       arena_(settled.arena_),
-      sequences_(settled.sequences_) {
+      sequences_(settled.sequences_),
+      wanted_(settled.wanted_),
+      counts_(settled.counts_) {
   VQ_CHECK(!settled.staging_.pending());
   for (Side side : kSides) {
     exact_[static_cast<size_t>(side)] = settled.exact_[static_cast<size_t>(side)];
     staged_[static_cast<size_t>(side)] = settled.staged_[static_cast<size_t>(side)];
+    pooled_[static_cast<size_t>(side)] = settled.pooled_[static_cast<size_t>(side)];
   }
 }
 
+int KVCache::Layer::staged(int batch_row) const {
+  return staging_.pending() ? staging_.valid[static_cast<size_t>(batch_row)].size() : 0;
+}
+
+int KVCache::Layer::offset(int batch_row) const {
+  return sequences_[static_cast<size_t>(batch_row)].consumed + staged(batch_row);
+}
+
+int KVCache::Layer::max_offset() const {
+  int most = 0;
+  for (int b = 0; b < batch(); ++b) most = std::max(most, offset(b));
+  return most;
+}
+
 int KVCache::Layer::rows(int batch_row) const {
-  const auto b = static_cast<size_t>(batch_row);
-  return sequences_[b].rows + (staging_.pending() ? staging_.valid[b].size() : 0);
+  const Sequence& sequence = sequences_[static_cast<size_t>(batch_row)];
+  int most = 0;
+  for (int head = 0; head < static_cast<int>(sequence.tables.size()); ++head) {
+    most = std::max(most, sequence.live(head));
+  }
+  return most + staged(batch_row);
 }
 
 int KVCache::Layer::max_rows() const {
@@ -88,6 +144,7 @@ int KVCache::Layer::max_rows() const {
 
 void KVCache::Layer::reset() {
   staging_ = {};
+  scoring_ = false;
   commit();
   sequences_.clear();
   forget_call();
@@ -142,7 +199,23 @@ std::vector<float> KVCache::step(const AttendIn& in, const Tensor& k, const Tens
 
 KVCache::Fetched KVCache::update_and_fetch(const Tensor& k, const Tensor& v, const CallInfo& info) {
   layer_->append(k, v, info);
-  return layer_->fetch();
+  Fetched rows = layer_->fetch();
+  if (layer_->commits_at_once()) layer_->commit();
+  return rows;
+}
+
+KVCache::Fetched KVCache::update_and_fetch(const Tensor& k, const Tensor& v, const AttendIn& queries,
+                                           const CallInfo& info) {
+  layer_->check_step(queries, k, v, info);
+  layer_->append(k, v, info);
+  Fetched rows = layer_->fetch();
+  if (k.tokens > 0) observe(queries);
+  return rows;
+}
+
+void KVCache::observe(const AttendIn& in) {
+  layer_->observe(in);
+  layer_->commit();
 }
 
 std::vector<float> KVCache::decode(Side side) {
@@ -159,18 +232,40 @@ Mask KVCache::make_mask(int tokens, bool return_array, int window) {
 }
 
 int KVCache::batch() const { return layer_->batch(); }
-int KVCache::offset() const { return layer_->max_rows(); }
+int KVCache::offset() const { return layer_->max_offset(); }
 int KVCache::offset(int batch_row) const {
   if (batch_row < 0 || batch_row >= batch()) {
     throw std::out_of_range(fmt::format("offset: batch row {} given, {} rows exist", batch_row, batch()));
   }
-  return layer_->rows(batch_row);
+  return layer_->offset(batch_row);
+}
+std::vector<int32_t> KVCache::positions(int batch_row, int head) {
+  if (batch_row < 0 || batch_row >= batch() || head < 0 || head >= shape().kv_heads) {
+    throw std::out_of_range(fmt::format("positions: batch row {}, head {} given, {} rows and {} heads exist", batch_row,
+                                        head, batch(), shape().kv_heads));
+  }
+  commit();
+  return layer_->positions(batch_row, head);
+}
+std::vector<float> KVCache::scores(int batch_row, int head) {
+  (void)positions(batch_row, head);  // settles and checks
+  return layer_->scores(batch_row, head);
+}
+std::vector<int32_t> KVCache::pool_positions(int batch_row) {
+  if (batch_row < 0 || batch_row >= batch()) {
+    throw std::out_of_range(fmt::format("pool_positions: batch row {} given, {} rows exist", batch_row, batch()));
+  }
+  commit();
+  return layer_->pool_positions(batch_row);
+}
+void KVCache::want_sinks(int batch_row, std::span<const int32_t> positions) {
+  layer_->want_sinks(batch_row, positions);
 }
 int KVCache::size() {
   commit();
   return layer_->max_rows();
 }
-bool KVCache::empty() const { return layer_->max_rows() == 0; }
+bool KVCache::empty() const { return layer_->max_offset() == 0; }
 bool KVCache::is_trimmable() const { return layer_->trimmable(); }
 int KVCache::trim(int n) {
   if (n < 0) throw std::invalid_argument(fmt::format("trim: {} rows given, must not be negative", n));

@@ -2,13 +2,15 @@
 // stands.
 //
 //   "VQSTATE\0" | u32 version | u64 XXH64 of the rest | u32 length + signature | u32 batch rows
-//   per batch row: u32 seq | i32 start | i32 rows
-//     per kv head, key then value: i32 coded rows | coded blocks | exact blocks
-//   a block: its parts, cut to the units in use, in layout 0
+//   per batch row: u32 seq | i32 tokens consumed | i32 front | i32 pool rows | their positions
+//     per table: i32 rows | listed positions, or i32 count + rows of holes | i32 count + scores
+//     per kv head, key then value: pool rows | i32 end of coded rows | coded blocks | exact blocks
+//   a block: its parts, cut to the units in use, in layout 0; blocks of nothing but holes are left out
 //
 // Row counts say how many blocks there are; nothing depends on the capacity or on unused bytes, so equal content gives
 // equal bytes. The signature names method, options, element type and shape; another one is refused.
 #include <bit>
+#include <algorithm>
 #include <cstring>
 
 #include <fmt/format.h>
@@ -23,7 +25,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "stored bytes are little-endian");
 
 constexpr char kMagic[8] = "VQSTATE";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr size_t kHeaderBytes = sizeof(kMagic) + sizeof(uint32_t) + sizeof(uint64_t);
 
 class Writer {
@@ -31,6 +33,10 @@ class Writer {
   template <class T>
   void put(T value) {
     put_bytes(reinterpret_cast<const std::byte*>(&value), sizeof value);
+  }
+  template <class T>
+  void put_all(std::span<const T> values) {
+    put_bytes(reinterpret_cast<const std::byte*>(values.data()), values.size_bytes());
   }
   void put_bytes(const std::byte* data, size_t bytes) { out_.insert(out_.end(), data, data + bytes); }
   std::vector<std::byte>& bytes() { return out_; }
@@ -48,6 +54,16 @@ class Reader {
     get_bytes(reinterpret_cast<std::byte*>(&value), sizeof value);
     return value;
   }
+  /// Up to `most` numbers.
+  template <class T>
+  std::vector<T> get_all(int count, int most, std::string_view what) {
+    if (count < 0 || count > most)
+      throw FormatError(fmt::format("state gives {} {}, at most {} fit", count, what, most));
+    need(static_cast<size_t>(count) * sizeof(T));
+    std::vector<T> values(static_cast<size_t>(count));
+    get_bytes(reinterpret_cast<std::byte*>(values.data()), values.size() * sizeof(T));
+    return values;
+  }
   void get_bytes(std::byte* out, size_t bytes) {
     need(bytes);
     std::memcpy(out, rest_.data(), bytes);
@@ -64,7 +80,7 @@ class Reader {
   std::span<const std::byte> rest_;
 };
 
-// visit(offset, bytes) for every part of the units that hold rows `in_block`.
+// visit(offset, bytes) for every part of the units that hold rows `in_block`, the first of which a window may have cut.
 template <class Visit>
 void for_each_part(const BlockFormat& format, Range in_block, Visit&& visit) {
   const Range units{in_block.begin / format.unit_rows, in_block.end / format.unit_rows};
@@ -88,23 +104,85 @@ void put_rows(Writer& writer, const BlockList& list) {
   });
 }
 
-void get_rows(Reader& reader, BlockList& list, Range rows) {
-  reader.need(list.codec().bytes(rows.size()));  // before memory is asked for
+bool vacant(const RowTable& table, Range rows) {
+  for (int r = rows.begin; r < rows.end; ++r) {
+    if (table.position(r) != kNoPosition) return false;
+  }
+  return true;
+}
+
+void get_rows(Reader& reader, BlockList& list, Range rows, const RowTable& table) {
   const BlockFormat& format = list.codec().format();
-  list.restore(rows, [&](std::byte* data, Range in_block) {
-    for_each_part(format, in_block, [&](size_t offset, size_t bytes) { reader.get_bytes(data + offset, bytes); });
-  });
+  int held = rows.size();
+  for (int block = rows.begin / format.capacity_rows(); table.holes() > 0 && block < rows.end / format.capacity_rows();
+       ++block) {
+    const Range in{std::max(rows.begin, block * format.capacity_rows()), (block + 1) * format.capacity_rows()};
+    if (in.size() == format.capacity_rows() && vacant(table, in)) held -= in.size();
+  }
+  reader.need(list.codec().bytes(held));  // before memory is asked for
+  list.restore(
+      rows,
+      [&](std::byte* data, Range in_block) {
+        for_each_part(format, in_block, [&](size_t offset, size_t bytes) { reader.get_bytes(data + offset, bytes); });
+      },
+      [&](Range block) { return table.holes() > 0 && vacant(table, block); });
+}
+
+void put_table(Writer& writer, const RowTable& table) {
+  writer.put(table.size());
+  if (table.listed()) {
+    writer.put_all(table.listed_positions());
+  } else {
+    writer.put(static_cast<int32_t>(table.hole_rows().size()));
+    writer.put_all(table.hole_rows());
+  }
+  writer.put(static_cast<int32_t>(table.scores().size()));
+  writer.put_all(std::span<const float>(table.scores()));
+}
+
+void get_table(Reader& reader, RowTable& table, int consumed) {
+  const auto size = reader.get<int32_t>();
+  if (size < 0 || size > consumed) throw FormatError(fmt::format("state has {} rows of {} tokens", size, consumed));
+  if (table.listed()) {
+    const std::vector<int32_t> positions = reader.get_all<int32_t>(size, size, "positions");
+    for (int32_t p : positions) {
+      if (p < kNoPosition || p >= consumed) {
+        throw FormatError(fmt::format("state has a row at position {} of {} tokens", p, consumed));
+      }
+      table.append(1, std::max(p, 0));
+      if (p == kNoPosition) table.vacate(table.size() - 1);
+    }
+  } else {
+    if (table.base() + size > std::max(consumed, table.base())) {
+      throw FormatError(
+          fmt::format("state has {} rows behind the first {} of {} tokens", size, table.base(), consumed));
+    }
+    table.append(size, table.base());
+    int least = 0;
+    for (int32_t row : reader.get_all<int32_t>(reader.get<int32_t>(), size, "holes")) {
+      if (row < least || row >= size) throw FormatError(fmt::format("state has a hole at row {} of {}", row, size));
+      table.vacate(row);
+      least = row + 1;
+    }
+  }
+  table.scores() = reader.get_all<float>(reader.get<int32_t>(), size, "scores");
+  if (!table.scores().empty() && table.scores().size() != static_cast<size_t>(size)) {
+    throw FormatError(fmt::format("state has {} scores for {} rows", table.scores().size(), size));
+  }
 }
 
 }  // namespace
 
 std::string KVCache::Layer::signature() const {
-  std::string text = fmt::format("{} kv_heads={} dim_k={} dim_v={} store={} layer={}", method_.def->name,
-                                 shape_.kv_heads, shape_.dim_k, shape_.dim_v, to_string(store_), shape_.layer);
-  for (const OptionSpec& option : method_.options.specs()) {
-    // The store type is above; capacity and arithmetic change no byte.
-    if (option.name != "dtype" && option.name != "capacity" && option.name != "attend_precision") {
-      text += fmt::format(" {}={}", option.name, to_string(method_.options.value(option.name)));
+  std::string text = fmt::format("kv_heads={} dim_k={} dim_v={} store={} layer={}", shape_.kv_heads, shape_.dim_k,
+                                 shape_.dim_v, to_string(store_), shape_.layer);
+  for (const MethodSpec* part = &method_; part != nullptr; part = part->coding.get()) {
+    text += fmt::format(" {}", part->def->name);
+    for (const OptionSpec& option : part->options.specs()) {
+      // The store type is above; capacity and arithmetic change no byte.
+      if (option.name != "dtype" && option.name != "capacity" && option.name != "attend_precision") {
+        text += fmt::format(" {}={}", option.name, to_string(part->options.value(option.name)));
+      }
     }
   }
   return text;
@@ -118,10 +196,14 @@ std::vector<std::byte> KVCache::Layer::state() const {
   body.put(static_cast<uint32_t>(batch()));
   for (const Sequence& sequence : sequences_) {
     body.put(sequence.seq);
-    body.put(to_int(sequence.table.start()));
-    body.put(sequence.rows);
+    body.put(sequence.consumed);
+    body.put(sequence.front);
+    body.put(sequence.pooled());
+    body.put_all(std::span<const int32_t>(sequence.pool));
+    for (const RowTable& table : sequence.tables) put_table(body, table);
     for (const StreamSide& stream : sequence.sides) {
-      body.put(stream.coded.rows());
+      put_rows(body, stream.pool);
+      body.put(stream.coded.end());
       put_rows(body, stream.coded);
       put_rows(body, stream.exact);
     }
@@ -157,19 +239,28 @@ void KVCache::Layer::set_state(std::span<const std::byte> bytes) {
   std::vector<Sequence> restored;
   for (uint32_t b = 0; b < count; ++b) {
     Sequence sequence = new_sequence(reader.get<uint32_t>());
-    sequence.table = RowTable(Pos{reader.get<int32_t>()});
-    sequence.rows = reader.get<int32_t>();
-    if (sequence.rows < 0) throw FormatError(fmt::format("state gives batch row {} {} rows", b, sequence.rows));
+    sequence.consumed = reader.get<int32_t>();
+    if (sequence.consumed < 0)
+      throw FormatError(fmt::format("state gives batch row {} {} tokens", b, sequence.consumed));
+    sequence.front = reader.get<int32_t>();
+    sequence.pool = reader.get_all<int32_t>(reader.get<int32_t>(), sequence.consumed, "pool rows");
+    for (RowTable& table : sequence.tables) get_table(reader, table, sequence.consumed);
+    if (sequence.front < 0 || sequence.front > sequence.table(0).size()) {
+      throw FormatError(fmt::format("state has a window from row {} of {}", sequence.front, sequence.table(0).size()));
+    }
     for (size_t i = 0; i < sequence.sides.size(); ++i) {
       StreamSide& stream = sequence.sides[i];
       const Side side = i % 2 == 0 ? Side::key : Side::value;
+      const RowTable& table = sequence.table(static_cast<int>(i / 2));
+      get_rows(reader, stream.pool, {0, sequence.pooled()}, RowTable());
       const auto frontier = reader.get<int32_t>();
       const int unit = coded(side).format().unit_rows;
-      if (frontier < 0 || frontier > sequence.rows || frontier % unit != 0) {
-        throw FormatError(fmt::format("state codes {} of {} rows, in units of {}", frontier, sequence.rows, unit));
+      if (frontier < 0 || frontier > table.size() || frontier % unit != 0) {
+        throw FormatError(fmt::format("state codes {} of {} rows, in units of {}", frontier, table.size(), unit));
       }
-      get_rows(reader, stream.coded, {0, frontier});
-      get_rows(reader, stream.exact, {frontier, sequence.rows});
+      get_rows(reader, stream.coded, {std::min(sequence.front, frontier), frontier}, table);
+      const bool seals = recipe_.placement->frontier(side, 1 << 30) > 0;
+      get_rows(reader, stream.exact, {seals ? frontier : sequence.front, table.size()}, table);
     }
     restored.push_back(std::move(sequence));
   }

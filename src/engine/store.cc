@@ -57,7 +57,7 @@ void BlockList::append(const RowsView& rows) {
     const int count = std::min(capacity - at, rows.rows - done);
     const RowsView part{rows.x + done * rows.ld, rows.ld, count, rows.dim};
     BlockRef& into = block(index);
-    if (count == capacity && codec_->encode_block(part, into.writable())) {
+    if (!replaces_rows_ && count == capacity && codec_->encode_block(part, into.writable())) {
       into.set_layout(1);
     } else {
       codec_->encode(part, open(into), at / format.unit_rows);
@@ -76,6 +76,7 @@ std::byte* BlockList::open(BlockRef& block) const {
 }
 
 void BlockList::seal_if_full(BlockRef& block, int rows) const {
+  if (replaces_rows_) return;
   if (rows == codec_->format().capacity_rows() && codec_->seal(block.writable())) block.set_layout(1);
 }
 
@@ -100,6 +101,43 @@ void BlockList::drop_front(int begin) {
   first_block_ += gone;
 }
 
+void BlockList::put(int row, const RowsView& x) {
+  const int capacity = codec_->format().capacity_rows();
+  VQ_CHECK(codec_->format().unit_rows == 1 && x.rows == 1 && row >= begin_ && row < end_);
+  codec_->encode(x, open(block(row / capacity)), row % capacity);
+}
+
+void BlockList::remove(std::span<const int> rows) {
+  if (rows.empty()) return;
+  const BlockFormat& format = codec_->format();
+  const int capacity = format.capacity_rows();
+  VQ_CHECK(format.unit_rows == 1 && rows.front() >= begin_ && rows.back() < end_);
+  size_t next = 0;
+  int to = rows.front();
+  for (int from = to; from < end_; ++from) {
+    if (next < rows.size() && rows[next] == from) {
+      ++next;
+      continue;
+    }
+    const std::byte* source = open(block(from / capacity));
+    std::byte* target = open(block(to / capacity));
+    for (int part = 0; part < 4; ++part) {
+      std::memcpy(target + format.offset(part, to % capacity), source + format.offset(part, from % capacity),
+                  format.part_bytes[static_cast<size_t>(part)]);
+    }
+    ++to;
+  }
+  const int first = rows.front() / capacity;
+  truncate(to);
+  for (int i = first; i < to / capacity; ++i) seal_if_full(block(i), capacity);
+}
+
+int BlockList::held_rows() const {
+  int held = 0;
+  for_each({begin_, end_}, [&](BlockView, Range in_block, int) { held += in_block.size(); });
+  return held;
+}
+
 void BlockList::decode(Range range, float* out, int64_t ld) const {
   for_each(range, [&](BlockView block, Range in_block, int row) {
     codec_->decode(block, in_block, out + (row - range.begin) * ld, ld);
@@ -109,7 +147,7 @@ void BlockList::decode(Range range, float* out, int64_t ld) const {
 void BlockList::count_bytes(std::unordered_set<const void*>& seen, size_t& bytes) const {
   bytes += blocks_.capacity() * sizeof(BlockRef);
   for (const BlockRef& block : blocks_) {
-    if (seen.insert(block.id()).second) bytes += block.resident_bytes();
+    if (block && seen.insert(block.id()).second) bytes += block.resident_bytes();
   }
 }
 

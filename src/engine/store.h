@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <span>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -29,6 +30,7 @@ class BlockRef {
   }
   ~BlockRef();
 
+  explicit operator bool() const { return node_ != nullptr; }
   BlockView view() const { return {node_->data, static_cast<uint8_t>(node_->layout)}; }
   /// The bytes to write to; copied first when another reference shares them.
   std::byte* writable();
@@ -55,7 +57,9 @@ class BlockRef {
 /// [i * capacity, (i + 1) * capacity), whatever `begin` is, so the blocks of a stream never depend on its history.
 class BlockList {
  public:
-  BlockList(const Codec* codec, Arena* arena) : codec_(codec), arena_(arena) {}
+  /// A list whose rows are replaced one by one stays in layout 0.
+  BlockList(const Codec* codec, Arena* arena, bool replaces_rows = false)
+      : codec_(codec), arena_(arena), replaces_rows_(replaces_rows) {}
 
   int begin() const { return begin_; }
   int end() const { return end_; }
@@ -69,10 +73,24 @@ class BlockList {
   /// Keeps rows < end / rows >= begin; blocks without rows are given back.
   void truncate(int end);
   void drop_front(int begin);
+  /// Of single rows (unit_rows 1): writes one row anew; takes rows (ascending) out, so that those behind them move
+  /// down.
+  void put(int row, const RowsView& x);
+  void remove(std::span<const int> rows);
+  /// Gives back full blocks all of whose rows are holes: vacant(rows of the stream).
+  template <class Vacant>
+  void release_vacant(Vacant&& vacant) {
+    const int capacity = codec_->format().capacity_rows();
+    for (size_t i = 0; i < blocks_.size(); ++i) {
+      const int first = (first_block_ + static_cast<int>(i)) * capacity;
+      if (blocks_[i] && first + capacity <= end_ && vacant(Range{first, first + capacity})) blocks_[i] = BlockRef();
+    }
+  }
   /// Rows [range) decoded: out[row - range.begin][dim].
   void decode(Range range, float* out, int64_t ld) const;
 
-  /// visit(block, rows inside the block, first of these rows in the stream) for every block that meets `range`.
+  /// visit(block, rows inside the block, first of these rows in the stream) for every block that meets `range` and is
+  /// there.
   template <class Visit>
   void for_each(Range range, Visit&& visit) const {
     const int capacity = codec_->format().capacity_rows();
@@ -81,25 +99,28 @@ class BlockList {
     while (row < stop) {
       const int first = row / capacity * capacity;
       const int until = std::min(stop, first + capacity);
-      visit(block(row / capacity).view(), Range{row - first, until - first}, row);
+      if (const BlockRef& found = block(row / capacity)) visit(found.view(), Range{row - first, until - first}, row);
       row = until;
     }
   }
 
   void count_bytes(std::unordered_set<const void*>& seen, size_t& bytes) const;
+  /// Rows whose bytes are there: all but those of released blocks.
+  int held_rows() const;
   /// Replaces the content by rows whose bytes fill(block bytes in layout 0, rows inside the block) writes, block after
-  /// block.
-  template <class Fill>
-  void restore(Range rows, Fill&& fill) {
+  /// block; blocks for which vacant(rows of the stream) holds stay away.
+  template <class Fill, class Vacant>
+  void restore(Range rows, Fill&& fill, Vacant&& vacant) {
     restart(rows.begin);
     const BlockFormat& format = codec_->format();
     for (int row = rows.begin; row < rows.end;) {
       const int first = row / format.capacity_rows() * format.capacity_rows();
       const int until = std::min(rows.end, first + format.capacity_rows());
-      blocks_.push_back(BlockRef::allocate(*arena_, format.block_bytes()));
-      fill(blocks_.back().writable(), Range{row - first, until - first});
+      const bool gone = until - first == format.capacity_rows() && vacant(Range{first, until});
+      blocks_.push_back(gone ? BlockRef() : BlockRef::allocate(*arena_, format.block_bytes()));
+      if (!gone) fill(blocks_.back().writable(), Range{row - first, until - first});
       end_ = row = until;
-      seal_if_full(blocks_.back(), until - first);
+      if (!gone) seal_if_full(blocks_.back(), until - first);
     }
   }
 
@@ -113,6 +134,7 @@ class BlockList {
 
   const Codec* codec_;
   Arena* arena_;
+  bool replaces_rows_;
   std::vector<BlockRef> blocks_;
   int first_block_ = 0;  // index in the stream of blocks_[0]
   int begin_ = 0, end_ = 0;

@@ -8,47 +8,49 @@
 // window stand in their exact type.
 #include <algorithm>
 
+#include "methods/kivi.h"
 #include "veloxquant/codecs.h"
 #include "veloxquant/registry.h"
 
 namespace veloxquant {
-namespace {
 
-// 2^30 and 2^16 keep R' within 32 bits.
-const std::vector<OptionSpec> kOptions = {
-    {.name = "bit_width_inlier",
-     .alias = "bits",
-     .type = OptionType::integer,
-     .def = int64_t{2},
-     .min = 1,
-     .max = 8,
-     .choices = {},
-     .meaning = "bits of a key or value code"},
-    {.name = "kivi_group_size",
-     .alias = "group",
-     .type = OptionType::integer,
-     .def = int64_t{32},
-     .min = 1,
-     .max = 1 << 16,
-     .choices = {},
-     .meaning = "codes that share zero and scale: tokens for keys, channels for values"},
-    {.name = "residual_length",
-     .alias = "residual",
-     .type = OptionType::integer,
-     .def = int64_t{128},
-     .min = 0,
-     .max = 1 << 30,
-     .choices = {},
-     .meaning = "newest rows that stay exact, rounded up to whole groups, at least one"},
-    {.name = "flush_rule",
-     .alias = {},
-     .type = OptionType::choice,
-     .def = "block_flush",
-     .choices = {"block_flush", "aligned_window"},
-     .meaning = "keys leave the window all at once, as in the paper, or a group at a time on both sides"},
-};
+std::vector<OptionSpec> kivi_options() {
+  // 2^30 and 2^16 keep R' within 32 bits.
+  return {
+      {.name = "bit_width_inlier",
+       .alias = "bits",
+       .type = OptionType::integer,
+       .def = int64_t{2},
+       .min = 1,
+       .max = 8,
+       .choices = {},
+       .meaning = "bits of a key or value code"},
+      {.name = "kivi_group_size",
+       .alias = "group",
+       .type = OptionType::integer,
+       .def = int64_t{32},
+       .min = 1,
+       .max = 1 << 16,
+       .choices = {},
+       .meaning = "codes that share zero and scale: tokens for keys, channels for values"},
+      {.name = "residual_length",
+       .alias = "residual",
+       .type = OptionType::integer,
+       .def = int64_t{128},
+       .min = 0,
+       .max = 1 << 30,
+       .choices = {},
+       .meaning = "newest rows that stay exact, rounded up to whole groups, at least one"},
+      {.name = "flush_rule",
+       .alias = {},
+       .type = OptionType::choice,
+       .def = "block_flush",
+       .choices = {"block_flush", "aligned_window"},
+       .meaning = "keys leave the window all at once, as in the paper, or a group at a time on both sides"},
+  };
+}
 
-Recipe build(const Options& options, const BuildContext& context) {
+Recipe kivi_recipe(const Options& options, const BuildContext& context) {
   const int bits = options.integer("bit_width_inlier");
   const int group = options.integer("kivi_group_size");
   const int residual = options.integer("residual_length");
@@ -58,6 +60,8 @@ Recipe build(const Options& options, const BuildContext& context) {
           .key = affine_block(context.shape.dim_k, bits, group, context.role(Side::key)),
           .value = affine_row(context.shape.dim_v, bits, group, context.role(Side::value))};
 }
+
+namespace {
 
 double fp16_bytes(const CacheStats& s) { return static_cast<double>(s.key.fp16_bytes + s.value.fp16_bytes); }
 
@@ -74,7 +78,7 @@ extern const MethodDef method_kivi = {
     .title = "KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache",
     .paper = "2402.02750",
     .summary = "keys per channel over a group of tokens, values per token, newest rows exact",
-    .options = kOptions,
+    .options = kivi_options(),
     .capabilities = {},
     .telemetry =
         {
@@ -94,7 +98,7 @@ extern const MethodDef method_kivi = {
             {"effective_avg_bits", "stored bits per element", [](const CacheStats& s) { return 16.0 / ratio(s); }},
         },
     .check = {},
-    .build = build,
+    .build = kivi_recipe,
 };
 
 }  // namespace veloxquant

@@ -149,16 +149,53 @@ void set_parsed(MethodSpec& spec, const ParsedMethod& parsed, std::vector<std::s
   }
 }
 
-void set_further(MethodSpec& spec, std::span<const std::string> sets, std::vector<std::string>& problems) {
+/// Further texts go to the part of a composition that has the option, the first that has it.
+void set_further(std::span<MethodSpec> parts, std::span<const std::string> sets, std::vector<std::string>& problems) {
   for (const std::string& text : sets) {
     const size_t equals = text.find('=');
     if (equals == std::string::npos) {
       problems.push_back(fmt::format("expected name=value, got {}", quote(text)));
       continue;
     }
-    const std::string_view whole = text;
-    set_option(spec, trimmed(whole.substr(0, equals)), whole.substr(equals + 1), problems);
+    const std::string_view whole = text, name = trimmed(whole.substr(0, equals));
+    const auto owner = std::ranges::find_if(
+        parts, [&](const MethodSpec& part) { return find_option(part.options.specs(), name) != nullptr; });
+    set_option(owner == parts.end() ? parts.front() : *owner, name, whole.substr(equals + 1), problems);
   }
+}
+
+/// What every method has holds for a composition as a whole, whichever part says it.
+void share_general_options(MethodSpec& rows, MethodSpec& coding, std::vector<std::string>& problems) {
+  for (const OptionSpec& option : general_options()) {
+    const bool both = rows.options.explicitly_set(option.name) && coding.options.explicitly_set(option.name);
+    if (both && rows.options.value(option.name) != coding.options.value(option.name)) {
+      problems.push_back(fmt::format("{}: {} is given twice, {} with {} and {} with {}", rows.text, option.name,
+                                     to_string(rows.options.value(option.name)), rows.def->name,
+                                     to_string(coding.options.value(option.name)), coding.def->name));
+    }
+    MethodSpec& from = coding.options.explicitly_set(option.name) ? coding : rows;
+    MethodSpec& to = &from == &rows ? coding : rows;
+    if (from.options.explicitly_set(option.name)) to.options.set(option.name, from.options.value(option.name));
+  }
+}
+
+std::vector<std::string> composition_problems(std::span<const MethodSpec> parts) {
+  std::vector<std::string> problems, choosers;
+  for (const MethodDef* def : method_table()) {
+    if (def->chooses_rows) choosers.emplace_back(def->name);
+  }
+  const MethodDef& rows = *parts[0].def;
+  const MethodDef& coding = *parts[1].def;
+  if (!rows.chooses_rows) {
+    problems.push_back(
+        fmt::format("{} + {}: the first part has to choose rows, and {} keeps all (methods that choose: {})", rows.name,
+                    coding.name, rows.name, listed(choosers)));
+  }
+  if (coding.chooses_rows) {
+    problems.push_back(fmt::format("{} + {}: the second part has to say how rows are stored, and {} chooses rows",
+                                   rows.name, coding.name, coding.name));
+  }
+  return problems;
 }
 
 std::vector<std::string> geometry_problems(const LayerShape& shape) {
@@ -227,7 +264,6 @@ MethodSpec parse_method(std::string_view text, std::span<const std::string> sets
   const Parser parser(text);
   std::vector<std::string> problems;
   if (parser.error()) problems.push_back(*parser.error());
-  std::vector<std::string> known;
   std::vector<MethodSpec> specs;
   for (const ParsedMethod& parsed : parser.methods()) {
     const MethodDef* def = find_method(parsed.name);
@@ -235,27 +271,47 @@ MethodSpec parse_method(std::string_view text, std::span<const std::string> sets
       problems.push_back(unknown_method(parsed.name));
       continue;
     }
-    known.emplace_back(def->name);
     std::vector<OptionSpec> options = def->options;
     options.insert(options.end(), general_options().begin(), general_options().end());
     specs.push_back({std::string(text), def, Options(std::move(options))});
     set_parsed(specs.back(), parsed, problems);
   }
-  if (specs.size() > 1) {
-    problems.push_back(
-        fmt::format("a composition needs a method that chooses rows first; none of {} does", listed(known)));
-  } else if (specs.size() == 1) {
-    set_further(specs.front(), sets, problems);
+  if (specs.size() == 2) {
+    const std::vector<std::string> found = composition_problems(specs);
+    problems.insert(problems.end(), found.begin(), found.end());
   }
+  if (!specs.empty() && specs.size() == parser.methods().size()) set_further(specs, sets, problems);
+  if (specs.size() == 2) share_general_options(specs[0], specs[1], problems);
   if (!problems.empty()) throw QuantizerConfigError(std::move(problems));
+  if (specs.size() == 2) specs[0].coding = std::make_shared<const MethodSpec>(std::move(specs[1]));
   return std::move(specs.front());
 }
 
+Recipe build_recipe(const MethodSpec& spec, const BuildContext& context) {
+  Recipe recipe = spec.def->build(spec.options, context);
+  if (!spec.coding) return recipe;
+  BuildContext stored = context;
+  stored.store = recipe.store.value_or(context.store);
+  Recipe coding = spec.coding->def->build(spec.coding->options, stored);
+  recipe.sink_pool = std::move(coding.sink_pool);
+  recipe.placement = std::move(coding.placement);
+  recipe.key = std::move(coding.key);
+  recipe.value = std::move(coding.value);
+  return recipe;
+}
+
 void check_method(const MethodSpec& spec, const LayerShape& shape) {
-  std::vector<std::string> problems = geometry_problems(shape);
-  if (problems.empty() && spec.def->check) problems = spec.def->check(spec.options, shape);
+  std::vector<std::string> problems;
+  for (std::string& problem : geometry_problems(shape)) {
+    problems.push_back(fmt::format("layer {}: {}: {}", shape.layer, spec.def->name, problem));
+  }
+  for (const MethodSpec* part = &spec; problems.empty() && part != nullptr; part = part->coding.get()) {
+    if (!part->def->check) continue;
+    for (std::string& problem : part->def->check(part->options, shape)) {
+      problems.push_back(fmt::format("layer {}: {}: {}", shape.layer, part->def->name, problem));
+    }
+  }
   if (problems.empty()) return;
-  for (std::string& problem : problems) problem = fmt::format("layer {}: {}: {}", shape.layer, spec.def->name, problem);
   throw QuantizerConfigError(std::move(problems));
 }
 

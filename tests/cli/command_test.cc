@@ -121,7 +121,7 @@ TEST(methods, bad_names_and_options_are_usage_errors) {
   expect_refused({"methods", "kivi(bits=9)"}, 2, "kivi: bit_width_inlier: got '9', allowed 1..8");
   expect_refused({"methods", "exact(bits=2)"}, 2, "exact has no option 'bits'; it belongs to kivi");
   expect_refused({"methods", "kivi(bits=2"}, 2, "expected ',' or ')' at character 12");
-  expect_refused({"methods", "kivi+exact"}, 2, "needs a method that chooses rows first");
+  expect_refused({"methods", "kivi+exact"}, 2, "the first part has to choose rows");
   expect_refused({"methods", "\xff\xfe"}, 2, "'\\xff\\xfe'");
 }
 

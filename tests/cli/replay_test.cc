@@ -44,7 +44,7 @@ class Replay : public testing::Test {
 
 TEST_F(Replay, table_and_json_have_every_method_way_and_seed) {
   const std::string path = out_.file("rows.json");
-  const Result result = replay({"--seeds", "42..43", "--json", path});
+  const Result result = replay({"--methods", "exact,kivi,turboquant_rvq", "--seeds", "42..43", "--json", path});
   ASSERT_EQ(result.code, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(StartsWith("method"), HasSubstr("exact"), HasSubstr("42..43"), HasSubstr("vs fp16")));
   const json document = json::parse(read_text(path));
@@ -63,7 +63,7 @@ TEST_F(Replay, table_and_json_have_every_method_way_and_seed) {
 }
 
 TEST_F(Replay, exact_is_exact_and_the_ways_agree) {
-  const Result result = replay({"--json", "-"});
+  const Result result = replay({"--methods", "exact,kivi,turboquant_rvq", "--json", "-"});
   ASSERT_EQ(result.code, 0) << result.err;
   const json rows = json::parse(result.out).at("rows");
   ASSERT_EQ(rows.size(), 6u);

@@ -30,8 +30,11 @@ std::vector<std::string> methods() {
   for (const MethodDef* def : method_table()) {
     texts.emplace_back(def->name);
     for (const OptionSpec& option : def->options) {
-      for (std::string_view choice : option.choices)
+      for (std::string_view choice : option.choices) {
+        // These need what the tests here do not give: queries in every call, RoPE frequencies.
+        if (choice == "true" || choice == "cache") continue;
         texts.push_back(fmt::format("{}({}={})", def->name, option.name, choice));
+      }
     }
   }
   for (const char* dtype : {"f32", "bf16"}) texts.push_back(fmt::format("exact(dtype={})", dtype));
@@ -172,7 +175,11 @@ TEST_P(Conformance, update_and_fetch_and_step_give_the_same_rows_and_store) {
           std::equal(k.end() - static_cast<int64_t>(own), k.end(), data.k.begin() + static_cast<int64_t>(first)));
     }
   }
-  EXPECT_EQ(by_fetch.state(), by_step.state());
+  for (Side side : kSides) EXPECT_EQ(by_fetch.decode(side), by_step.decode(side));
+  // Scores may come from keys in place of queries.
+  if (!by_step.method().def->chooses_rows) {
+    EXPECT_EQ(by_fetch.state(), by_step.state());
+  }
 }
 
 TEST_P(Conformance, any_chunking_gives_equal_bytes_and_equal_following_steps) {
@@ -203,8 +210,10 @@ TEST_P(Conformance, used_bytes_is_the_sum_over_the_store_and_peek_changes_nothin
   const size_t used = cache.used_bytes();
   const CacheStats stats = cache.peek();
   EXPECT_EQ(stats.staging_bytes, 0u);
-  EXPECT_EQ(used, stats.key.bytes() + stats.value.bytes());
-  EXPECT_EQ(stats.key.coded_rows + stats.key.exact_rows, 160 * batch() * shape().kv_heads);
+  EXPECT_EQ(used, stats.key.bytes() + stats.value.bytes() + stats.table_bytes);
+  // Rows of a pool leave their places empty.
+  const auto pooled = static_cast<int64_t>(stats.pool_position_bytes / sizeof(int32_t)) * shape().kv_heads;
+  EXPECT_EQ(stats.key.coded_rows + stats.key.exact_rows, 160 * batch() * shape().kv_heads + pooled);
   EXPECT_GE(cache.nbytes(), used);
 }
 
@@ -228,9 +237,11 @@ TEST_P(Conformance, trim_leaves_survivors_as_they_were_and_counts_as_if_the_rest
     EXPECT_EQ(cache.offset(), left);
     KVCache fresh(parse_method(GetParam().method), half);
     if (left > 0) data.store(fresh, {0, left});
-    EXPECT_EQ(cache.used_bytes(), fresh.used_bytes());
-    EXPECT_EQ(cache.peek().key.coded_rows, fresh.peek().key.coded_rows);
-    EXPECT_EQ(cache.peek().value.coded_rows, fresh.peek().value.coded_rows);
+    if (fresh.method().def->capabilities.chunk_invariant) {
+      EXPECT_EQ(cache.used_bytes(), fresh.used_bytes());
+      EXPECT_EQ(cache.peek().key.coded_rows, fresh.peek().key.coded_rows);
+      EXPECT_EQ(cache.peek().value.coded_rows, fresh.peek().value.coded_rows);
+    }
     const auto k = cache.decode(Side::key), v = cache.decode(Side::value);
     for (int h = 0; h < n; ++h) {
       const auto row = [](const std::vector<float>& x, int head, int rows, int dim) {

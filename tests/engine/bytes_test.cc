@@ -37,7 +37,7 @@ double telemetry(const KVCache& cache, std::string_view name) {
 
 // One storage block per stream and side: 64 rows of a row-grain codec, one block of units, or 64 exact rows.
 size_t one_block_per_stream_and_side(const LayerShape& s, const MethodSpec& method) {
-  const Recipe recipe = method.def->build(method.options, {s, s.input, 42});
+  const Recipe recipe = build_recipe(method, {s, s.input, 42});
   size_t bytes = 0;
   for (Side side : kSides) {
     const Codec& codec = side == Side::key ? *recipe.key : *recipe.value;

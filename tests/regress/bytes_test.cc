@@ -95,7 +95,7 @@ TEST(Bytes, BL_109_quantised_rows_are_resident_as_codes_and_nothing_else) {
     EXPECT_EQ(stats.value.coded_bytes, 507904u + 253952u);
     EXPECT_EQ(stats.value.exact_bytes, 131072u);
     EXPECT_EQ(set[0].used_bytes(), used_by_layer);
-    const Recipe recipe = method.def->build(method.options, {shape, DType::f16, 42});
+    const Recipe recipe = build_recipe(method, {shape, DType::f16, 42});
     const size_t blocks = 8 * (recipe.key->format().block_bytes() + recipe.value->format().block_bytes());
     const size_t limit = used_by_layer + used_by_layer * 3 / 100 + blocks;
     EXPECT_LE(set[0].nbytes(), limit);
@@ -136,9 +136,16 @@ TEST(Bytes, BL_112_statistics_equal_the_cache_s_own_numbers) {
         {"used_bytes", cache.used_bytes()},
         {"fp16_key_bytes", stats.key.fp16_bytes},
         {"fp16_value_bytes", stats.value.fp16_bytes},
-        {"compressed_key_bytes", stats.key.coded_bytes},
+        {"compressed_key_bytes", stats.key.coded_bytes + stats.table_bytes - stats.pool_position_bytes},
         {"compressed_value_bytes", stats.value.coded_bytes},
-        {"residual_fp16_bytes", stats.key.exact_bytes + stats.value.exact_bytes}};
+        {"residual_fp16_bytes", stats.key.exact_bytes + stats.value.exact_bytes - stats.pool_bytes},
+        {"tokens_seen", 2 * 40},
+        {"tokens_total", 2 * 40},
+        {"full_seq_bytes", stats.key.fp16_bytes + stats.value.fp16_bytes},
+        {"full_key_bytes", stats.key.fp16_bytes * 3 / 4},  // the seed halves what both sides need
+        {"full_value_bytes", stats.key.fp16_bytes * 3 / 4},
+        {"compression_ratio", 1},
+        {"streaming_ratio", 1}};
     int compared = 0;
     for (const Telemetry& t : cache.method().def->telemetry) {
       const auto it = own.find(t.name);
@@ -172,7 +179,7 @@ TEST(Bytes, BL_140_a_decode_step_reads_the_packed_bytes_and_makes_no_dense_copy)
       cache.attend(in, {out.data(), 512, 512, 128}, 0, 1);
       asked.push_back(AllocationMeter::peak_bytes() - before);
       const CacheStats stats = cache.peek();
-      const Recipe recipe = counted.spec().def->build(counted.spec().options, {shape, DType::f16, 42});
+      const Recipe recipe = build_recipe(counted.spec(), {shape, DType::f16, 42});
       const auto bytes = [](const Codec& codec, int64_t n) {
         return static_cast<double>(n) * static_cast<double>(codec.format().unit_bytes()) / codec.format().unit_rows;
       };

@@ -251,7 +251,7 @@ TEST(Codec, BL_101_strided_views_are_read_like_compact_copies) {
   for (const std::string& method : every_method()) {
     SCOPED_TRACE(method);
     KVCache from_view = make(method, shape);
-    from_view.append(k, v);
+    from_view.step(view, k, v);
     for (bool heads_first : {false, true}) {
       std::vector<float> q_copy, k_copy, v_copy;
       AttendIn dense;

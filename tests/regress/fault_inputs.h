@@ -82,7 +82,7 @@ inline Tensor batch_row(Tensor t, int b) {
 inline std::shared_ptr<Arena> arena_of_nan(const MethodSpec& method, const LayerShape& shape) {
   auto arena = std::make_shared<Arena>();
   const DType store = shape.input == DType::f32 ? DType::f16 : shape.input;
-  const Recipe recipe = method.def->build(method.options, {shape, store, 42});
+  const Recipe recipe = build_recipe(method, {shape, store, 42});
   std::vector<std::pair<std::byte*, size_t>> slices;
   for (const auto& codec : {recipe.key, recipe.value, raw_rows(store, shape.dim_k), raw_rows(store, shape.dim_v)}) {
     const size_t bytes = codec->format().block_bytes();

@@ -77,7 +77,7 @@ TEST(Index, BL_145_a_block_of_4_gib_keeps_its_size) {
   const LayerShape shape = one_head(65536);
   std::shared_ptr<const Codec> codec;
   try {
-    codec = method.def->build(method.options, {shape, DType::f16, 42}).key;
+    codec = build_recipe(method, {shape, DType::f16, 42}).key;
     KVCache cache(method, shape);
   } catch (const QuantizerConfigError&) {
     return;

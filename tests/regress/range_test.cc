@@ -298,7 +298,8 @@ TEST(Range, BL_088_attention_over_nothing_has_a_defined_result) {
         EXPECT_LT(relative_l2({out.begin(), out.begin() + 16}, {data.v.begin(), data.v.begin() + 16}), 1e-6)
             << "the first token sees itself alone";
         EXPECT_EQ(cache.size(), prompt);
-        cache.trim(prompt);
+        EXPECT_EQ(cache.trim(prompt), cache.is_trimmable() ? prompt : 0);
+        if (!cache.is_trimmable()) continue;
       }
       EXPECT_THROW(cache.attend(data.attend_in({0, 1})), ShapeError) << "a query without a row of its own";
       EXPECT_EQ(cache.size(), 0);

@@ -58,8 +58,8 @@ TEST(Save, BL_039_a_state_holds_the_live_rows_and_no_more) {
     const size_t empty = cache.state().size();
     data.feed(cache, {7});
     const size_t seven = cache.state().size();
-    // Sequence header and one frontier for each side.
-    EXPECT_EQ(seven - empty, cache.used_bytes() + 3 * sizeof(int32_t) + 2 * sizeof(int32_t));
+    // Headers of the sequence and its table, and one frontier for each side.
+    EXPECT_EQ(seven - empty, cache.used_bytes() + (4 + 3 + 2) * sizeof(int32_t));
     KVCache loaded(with_capacity("9"), shape, arena_of_nan(spec, shape));
     loaded.set_state(cache.state());
     EXPECT_EQ(loaded.size(), 7);

@@ -1,0 +1,86 @@
+// KVSink's protection of sinks on KIVI (arXiv:2508.04257): rows of extreme magnitude stay exact and out of every range.
+//
+// Of all keys so far the n_sink_tokens with the largest norm, a mean over kv heads, are copied to a pool when their
+// unit is sealed, while the pool has room; they are never quantised and never leave it. Everything else is kivi.
+//
+// bytes: those of kivi, 4 a token for its norm, and the pool once: n_sink_tokens exact rows of both sides and all heads
+// with their positions
+#include "methods/kivi.h"
+
+namespace veloxquant {
+namespace {
+
+std::vector<OptionSpec> options() {
+  std::vector<OptionSpec> rows = kivi_options();
+  rows.push_back({.name = "n_sink_tokens",
+                  .alias = "n_sink",
+                  .type = OptionType::integer,
+                  .def = int64_t{5},
+                  .min = 0,
+                  .max = 1 << 30,
+                  .choices = {},
+                  .meaning = "rows that stay exact for ever, per sequence; 0: plain kivi"});
+  rows.push_back({.name = "sink_signal",
+                  .alias = {},
+                  .type = OptionType::choice,
+                  .def = "key_norm",
+                  .choices = {"key_norm", "two_sided", "external"},
+                  .meaning = "which rows: the largest keys, the keys farthest from the median, or what the host says"});
+  return rows;
+}
+
+Recipe build(const Options& options, const BuildContext& context) {
+  Recipe recipe = kivi_recipe(options, context);
+  const std::string& name = options.choice("sink_signal");
+  const auto signal = name == "two_sided"  ? SinkPool::Signal::two_sided
+                      : name == "external" ? SinkPool::Signal::external
+                                           : SinkPool::Signal::key_norm;
+  const int capacity = options.integer("n_sink_tokens");
+  if (capacity > 0) recipe.sink_pool = std::make_shared<const SinkPool>(capacity, signal);
+  return recipe;
+}
+
+double fp16_bytes(const CacheStats& s) { return static_cast<double>(s.key.fp16_bytes + s.value.fp16_bytes); }
+double ratio(const CacheStats& s) {
+  return s.used_bytes == 0 ? 1.0 : fp16_bytes(s) / static_cast<double>(s.used_bytes);
+}
+
+}  // namespace
+
+extern const MethodDef method_kivi_sink = {
+    .name = "kivi_sink",
+    .family = "quantization",
+    .title =
+        "KVSink: Understanding and Enhancing the Preservation of Attention Sinks in KV Cache Quantization for LLMs",
+    .paper = "2508.04257",
+    .summary = "kivi, with the rows of extreme magnitude exact and outside every range",
+    .options = options(),
+    .capabilities = {.chunk_invariant = false},
+    .telemetry =
+        {
+            {"compressed_key_bytes", "coded keys and the norms of all rows",
+             [](const CacheStats& s) {
+               return static_cast<double>(s.key.coded_bytes + s.table_bytes - s.pool_position_bytes);
+             }},
+            {"compressed_value_bytes", "coded values",
+             [](const CacheStats& s) { return static_cast<double>(s.value.coded_bytes); }},
+            {"residual_fp16_bytes", "exact rows of the window, both sides",
+             [](const CacheStats& s) {
+               return static_cast<double>(s.key.exact_bytes + s.value.exact_bytes - s.pool_bytes);
+             }},
+            {"sink_fp16_bytes", "exact rows of the pool and their positions",
+             [](const CacheStats& s) { return static_cast<double>(s.pool_bytes + s.pool_position_bytes); }},
+            {"fp16_key_bytes", "bytes of the keys in an fp16 cache",
+             [](const CacheStats& s) { return static_cast<double>(s.key.fp16_bytes); }},
+            {"fp16_value_bytes", "bytes of the values in an fp16 cache",
+             [](const CacheStats& s) { return static_cast<double>(s.value.fp16_bytes); }},
+            {"assigned_avg_bits", "bits of a code",
+             [](const CacheStats& s) { return static_cast<double>(s.nominal_bits); }},
+            {"effective_compression_ratio", "fp16 bytes over stored bytes; 1 when empty", ratio},
+            {"effective_avg_bits", "stored bits per element", [](const CacheStats& s) { return 16.0 / ratio(s); }},
+        },
+    .check = {},
+    .build = build,
+};
+
+}  // namespace veloxquant

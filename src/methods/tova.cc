@@ -1,0 +1,80 @@
+// TOVA (arXiv:2401.06104): the row that the current query attends to least goes.
+//
+// After each call the rows are ranked by the attention weights of its last query, a mean over all heads of the layer
+// (tova_shared_heads) or of each kv head; nothing is remembered.
+//
+// bytes per kept row and kv head: 2 (dim_k + dim_v), and 4 for its position, once where heads share their rows
+#include <fmt/format.h>
+
+#include "methods/eviction.h"
+
+namespace veloxquant {
+namespace {
+
+const std::vector<OptionSpec> kOptions = {
+    {.name = "tova_budget",
+     .alias = "budget",
+     .type = OptionType::integer,
+     .def = int64_t{512},
+     .min = 0,
+     .max = 1 << 30,
+     .choices = {},
+     .meaning = "rows kept, sinks included"},
+    {.name = "tova_n_sink",
+     .alias = "n_sink",
+     .type = OptionType::integer,
+     .def = int64_t{4},
+     .min = 0,
+     .max = 1 << 30,
+     .choices = {},
+     .meaning = "first positions, never dropped"},
+    {.name = "tova_backend",
+     .alias = {},
+     .type = OptionType::choice,
+     .def = "auto",
+     .choices = {"auto", "mlx", "metal", "reference"},
+     .meaning = "accepted; all give the same result"},
+    {.name = "tova_shared_heads",
+     .alias = "shared_heads",
+     .type = OptionType::boolean,
+     .def = true,
+     .choices = {},
+     .meaning = "one set of rows for all heads of a layer, else one per kv head"},
+    eviction::query_source_option(),
+};
+
+std::vector<std::string> check(const Options& options, const LayerShape&) {
+  (void)options.choice("tova_backend");
+  const int budget = options.integer("tova_budget"), sinks = options.integer("tova_n_sink");
+  if (sinks == 0 || sinks < budget) return {};
+  return {fmt::format("tova_budget: got {}, allowed more than tova_n_sink {}", budget, sinks)};
+}
+
+Recipe build(const Options& options, const BuildContext& context) {
+  Recipe recipe = eviction::exact_rows(context);
+  recipe.query_source = eviction::query_source(options);
+  recipe.retention = topk({.name = "tova",
+                           .budget = options.integer("tova_budget"),
+                           .n_sink = options.integer("tova_n_sink"),
+                           .shared_by_heads = options.boolean("tova_shared_heads"),
+                           .scorer = attention_last()});
+  return recipe;
+}
+
+}  // namespace
+
+extern const MethodDef method_tova = {
+    .name = "tova",
+    .family = "eviction",
+    .title = "Transformers are Multi-State RNNs",
+    .paper = "2401.06104",
+    .summary = "drops the rows that the last query attends to least",
+    .options = kOptions,
+    .capabilities = eviction::kCapabilities,
+    .telemetry = eviction::telemetry("tova_kept_bytes"),
+    .check = check,
+    .build = build,
+    .chooses_rows = true,
+};
+
+}  // namespace veloxquant
