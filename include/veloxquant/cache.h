@@ -110,6 +110,8 @@ class KVCache {
   void want_sinks(int batch_row, std::span<const int32_t> positions);
   bool empty() const;
   bool is_trimmable() const;
+  /// No distance between a query and a row ever exceeds what is stored, however long the text.
+  bool endless() const;
   bool supports_merge() const { return false; }
   /// Removes the newest min(n, rows) rows of every batch row; returns how many (maximum). Settles.
   int trim(int n);

@@ -2,19 +2,13 @@
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
 
-#include <atomic>
-#include <chrono>
-#include <csignal>
-#include <fstream>
+#include <array>
 #include <iostream>
 #include <iterator>
 #include <memory>
-#include <optional>
 
 #include "cli/app.h"
-#include "hosts/llama/sampler.h"
-#include "hosts/llama/session.h"
-#include "hosts/llama/text_rules.h"
+#include "cli/writer_llama.h"
 #include "io/file.h"
 #include "veloxquant/registry.h"
 
@@ -24,7 +18,6 @@ namespace {
 using llama::LlamaHost;
 using llama::Session;
 using llama::Token;
-using Clock = std::chrono::steady_clock;
 
 constexpr int kDefaultTokens = 256;
 constexpr size_t kPromptBytes = size_t{64} << 20;
@@ -36,27 +29,9 @@ struct Arguments {
   std::vector<std::string> sets;
   uint32_t seed = 0;
   float temperature = 0;
-  bool raw = false, stats = false;
+  bool raw = false, stats = false, chat = false;
   bool tokens_given = false;
 };
-
-struct Figures {
-  size_t prompt_tokens = 0, generated_tokens = 0;
-  int steps = 0;  ///< calls of one generated token; the last token needs none
-  double prompt_seconds = 0, step_seconds = 0;
-};
-
-std::atomic<bool> interrupted = false;
-
-/// Ctrl-C ends the text; a second one ends the program.
-void catch_interrupt() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { interrupted = true; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);
-  sigaction(SIGINT, &action, nullptr);
-}
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 std::string read_prompt(const Arguments& args) {
   std::string text = args.prompt;
@@ -72,7 +47,8 @@ std::string read_prompt(const Arguments& args) {
 
 std::vector<Token> prompt_tokens(const LlamaHost& host, const Arguments& args, const std::string& text) {
   const bool chat = !args.raw && host.has_chat_template();
-  return chat ? host.tokenize(host.chat_prompt(text), true) : host.tokenize(text, false);
+  return chat ? host.tokenize(host.chat_text(std::array{llama::ChatMessage{"user", text}}), true)
+              : host.tokenize(text, false);
 }
 
 /// How many tokens may be generated: -n, as far as the context goes where -n was not given.
@@ -90,91 +66,13 @@ int room(const LlamaHost& host, const Arguments& args, size_t prompt) {
   return static_cast<int>(std::min<int64_t>(args.tokens, left));
 }
 
-/// Generates and prints until `limit` tokens, the model's end of text or Ctrl-C.
-class Writer {
- public:
-  Writer(Session& session, const Arguments& args) : session_(session), sampler_(args.temperature, args.seed) {}
-
-  Figures run(std::span<const Token> prompt, int limit) {
-    figures_.prompt_tokens = prompt.size();
-    try {
-      const Clock::time_point start = Clock::now();
-      std::span<const float> logits = session_.decode(prompt, Phase::prefill_last);
-      figures_.prompt_seconds = seconds_since(start);
-      while (std::optional<Token> token = next(logits)) {
-        if (static_cast<int>(figures_.generated_tokens) == limit || interrupted) break;
-        logits = step(*token);
-      }
-    } catch (const llama::Cancelled&) {  // Ctrl-C inside a call
-    }
-    show(text_.finish() + "\n");
-    return figures_;
-  }
-
- private:
-  std::optional<Token> next(std::span<const float> logits) {
-    const Token token = sampler_.pick(logits);
-    if (session_.host().ends_text(token)) return std::nullopt;
-    ++figures_.generated_tokens;
-    show(text_.push(session_.host().piece(token)));
-    return token;
-  }
-
-  std::span<const float> step(Token token) {
-    const Clock::time_point start = Clock::now();
-    const std::span<const float> logits = session_.decode(std::span(&token, 1), Phase::decode);
-    figures_.step_seconds += seconds_since(start);
-    ++figures_.steps;
-    return logits;
-  }
-
-  static void show(const std::string& text) {
-    print(text);
-    flush_output();
-  }
-
-  Session& session_;
-  llama::Sampler sampler_;
-  llama::Utf8Stream text_;
-  Figures figures_;
-};
-
-/// Resident memory of this process, as the system counts it.
-size_t process_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with("VmRSS:")) return std::stoull(line.substr(6)) * 1024;
-  }
-  return 0;
-}
-
-double per_second(double count, double seconds) { return seconds > 0 ? count / seconds : 0; }
-
-void print_stats(Session& session, const Figures& figures) {
-  CacheSet& caches = session.caches();
-  const size_t resident = caches.nbytes(), used = caches.used_bytes(), process = process_bytes();
-  const ArenaStats arena = caches.arena();
-  size_t fp16 = 0;
-  for (int i = 0; i < caches.size(); ++i) {
-    const CacheStats stats = caches[i].peek();
-    fp16 += stats.key.fp16_bytes + stats.value.fp16_bytes;
-  }
-  const auto count = [](size_t bytes) {
-    return fmt::format("{} ({} bytes)", bytes_text(static_cast<double>(bytes)), bytes);
-  };
-  fmt::print(stderr,
-             "prompt: {} tokens, {:.1f} tokens/s\n"
-             "generated: {} tokens, {:.1f} tokens/s\n"
-             "cache: {} tokens, resident {}, used {}, {:.2f}x smaller than fp16\n"
-             "arena: {} mapped, {} of it in 2 MiB pages\n"
-             "process: {}\n",
-             figures.prompt_tokens, per_second(static_cast<double>(figures.prompt_tokens), figures.prompt_seconds),
-             figures.generated_tokens, per_second(figures.steps, figures.step_seconds), session.position(),
-             count(resident), count(used), resident ? static_cast<double>(fp16) / static_cast<double>(resident) : 0,
-             count(arena.reserved_bytes), count(arena.large_page_bytes), count(process));
-}
-
 void generate(const Arguments& args) {
+  if (args.chat) {
+    (void)parse_method(args.method, args.sets);  // before the model is loaded
+    catch_interrupt();
+    LlamaHost host({.model = args.model, .threads = args.threads, .cancel = &interrupted});
+    return chat(host, {args.method, args.sets, args.temperature, args.seed, args.tokens});
+  }
   const std::string text = read_prompt(args);
   const MethodSpec method = parse_method(args.method, args.sets);
   catch_interrupt();
@@ -182,8 +80,8 @@ void generate(const Arguments& args) {
   const std::vector<Token> prompt = prompt_tokens(host, args, text);
   const int limit = room(host, args, prompt.size());
   Session session(host, method);
-  const Figures figures = Writer(session, args).run(prompt, limit);
-  if (args.stats) print_stats(session, figures);
+  const Figures figures = Writer(session, args.temperature, args.seed).run(prompt, limit);
+  if (args.stats) fmt::print(stderr, "{}", stats_text(session, figures));
 }
 
 void add_prompt_options(CLI::App& command, Arguments& args) {
@@ -192,6 +90,7 @@ void add_prompt_options(CLI::App& command, Arguments& args) {
   prompt->add_option("-f,--file", args.file, "File with the prompt");
   prompt->add_option("stdin", args.standard_input, "-: the prompt comes from standard input")
       ->check(CLI::IsMember({"-"}));
+  prompt->add_flag("--chat", args.chat, "A conversation: every line of standard input is a message; /help says more");
   prompt->require_option(1);
   command.add_flag("--raw", args.raw, "Take the prompt as it is, even where the model has a chat template");
 }
@@ -225,6 +124,7 @@ void add_generate(CLI::App& app) {
       "Examples:\n"
       "  veloxquant generate -m model.gguf -p 'Why do libraries lend books?' --stats\n"
       "  veloxquant generate -m model.gguf -f long.txt -n 200 --method 'kivi(bits=4)' --set residual=64\n"
+      "  veloxquant generate -m model.gguf --chat --method 'streaming_llm+turboquant_rvq' --set positions=cache\n"
       "  echo 'Once upon a time' | veloxquant generate -m model.gguf - --raw --temp 0.8 --seed 7");
   command->callback([args, tokens] {
     args->tokens_given = tokens->count() > 0;

@@ -266,6 +266,7 @@ int KVCache::size() {
   return layer_->max_rows();
 }
 bool KVCache::empty() const { return layer_->max_offset() == 0; }
+bool KVCache::endless() const { return layer_->rotates_pool_queries(); }
 bool KVCache::is_trimmable() const { return layer_->trimmable(); }
 int KVCache::trim(int n) {
   if (n < 0) throw std::invalid_argument(fmt::format("trim: {} rows given, must not be negative", n));

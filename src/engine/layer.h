@@ -109,6 +109,8 @@ class KVCache::Layer {
   const MethodSpec& method() const { return method_; }
   double commit_seconds() const { return commit_seconds_; }
   bool trimmable() const { return trimmable_; }
+  /// Queries of the pool's rows are turned back by the rows that left the window.
+  bool rotates_pool_queries() const { return recipe_.sink_window.cache_positions; }
   bool commits_at_once() const { return recipe_.query_source == QuerySource::proxy; }
 
  private:
@@ -171,8 +173,6 @@ class KVCache::Layer {
   bool scores_of(const AttendIn& in) const;
   void score_by_keys() const;
   const Scorer& scorer() const { return recipe_.retention->scorer(); }
-  /// Queries of the pool's rows are turned back by the rows that left the window.
-  bool rotates_pool_queries() const { return recipe_.sink_window.cache_positions; }
   void rotate_back(float* q, int n, int positions) const;
   mutable Shared shared_;
 };

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 
+#include <array>
 #include <fstream>
 #include <stdexcept>
 
@@ -61,7 +62,7 @@ TEST(Host, texts_survive_the_tokeniser) {
 TEST(Host, the_chat_template_wraps_the_prompt) {
   const auto host = test::load_packaged();
   ASSERT_TRUE(host->has_chat_template());
-  const std::string prompt = host->chat_prompt("Hi");
+  const std::string prompt = host->chat_text(std::array{llama::ChatMessage{"user", "Hi"}});
   EXPECT_THAT(prompt, HasSubstr("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"));
   const std::vector<Token> tokens = host->tokenize(prompt, true);
   EXPECT_TRUE(host->ends_text(host->tokenize("<|im_end|>", true).front()));

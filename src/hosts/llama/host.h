@@ -28,6 +28,10 @@ struct Cancelled : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+struct ChatMessage {
+  std::string role, text;  ///< user or assistant
+};
+
 /// Which tokens of a call predict.
 enum class Logits : uint8_t { none, last, all };
 
@@ -63,15 +67,16 @@ class LlamaHost {
   int threads() const { return threads_; }
   void set_threads(int threads);
 
-  /// `special` also turns texts like "<|im_end|>" into their tokens. BOS is added where the model wants it.
-  std::vector<Token> tokenize(std::string_view text, bool special) const;
+  /// `special` also turns texts like "<|im_end|>" into their tokens. BOS is added to the `first` text where
+  /// the model wants it.
+  std::vector<Token> tokenize(std::string_view text, bool special, bool first = true) const;
   /// May end inside a UTF-8 character. Empty for control tokens.
   std::string piece(Token token) const;
   bool ends_text(Token token) const;
   bool has_chat_template() const;
-  /// `text` as a user's message in the model's chat template, up to where the answer begins. Throws std::runtime_error
-  /// where there is none or libllama does not know it.
-  std::string chat_prompt(const std::string& text) const;
+  /// A conversation in the model's chat template, up to where the next answer begins. Throws std::runtime_error where
+  /// there is none or libllama does not know it.
+  std::string chat_text(std::span<const ChatMessage> messages) const;
 
   /// Computes 1..kChunkTokens tokens at `position` on; the graph calls `calls`. Throws std::runtime_error with what
   /// went wrong in there, or Cancelled. Afterwards llama's cache is empty.

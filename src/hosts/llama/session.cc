@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "veloxquant/errors.h"
 
@@ -51,13 +52,17 @@ std::span<const float> Session::decode(std::span<const Token> tokens, Phase phas
 
 void Session::require_usable(size_t tokens) const {
   if (!closed_.empty()) throw std::runtime_error("this session is closed: " + closed_);
-  const int limit = host_.trained_context();
-  if (tokens > static_cast<size_t>(limit - position_)) {
+  if (tokens > static_cast<size_t>(room())) {
     throw std::runtime_error(
         fmt::format("{} tokens after the {} stored ones exceed the {} positions the model was "
                     "trained for",
-                    tokens, position_, limit));
+                    tokens, position_, host_.trained_context()));
   }
+}
+
+int Session::room() const {
+  const bool endless = caches_.size() > 0 && caches_[0].endless();
+  return (endless ? std::numeric_limits<int>::max() : host_.trained_context()) - position_;
 }
 
 void Session::decode_chunk(std::span<const Token> tokens, Phase phase, Logits logits) {

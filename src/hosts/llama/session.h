@@ -23,6 +23,10 @@ class Session : private LayerCalls {
   void set_chunk_tokens(int tokens);
 
   int position() const { return position_; }
+  /// Tokens that can still be fed: as many as the context has left, or without end where the method's cache is endless.
+  int room() const;
+  /// An error has left it without use.
+  bool closed() const { return !closed_.empty(); }
   CacheSet& caches() { return caches_; }
   LlamaHost& host() { return host_; }
 
