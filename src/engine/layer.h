@@ -133,6 +133,7 @@ class KVCache::Layer {
   void trim_side(StreamSide& stream, Side side, int rows) const;
   void empty_pool(Sequence& sequence, int rows);
   Sequence new_sequence(uint32_t seq) const;
+  void check_restored(const Sequence& sequence) const;
   void forget_call();
   std::string signature() const;
 

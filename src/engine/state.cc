@@ -216,6 +216,43 @@ std::vector<std::byte> KVCache::Layer::state() const {
   return std::move(out.bytes());
 }
 
+// What no cache of this method could have written.
+void KVCache::Layer::check_restored(const Sequence& sequence) const {
+  const auto fail = [](const std::string& what) { throw FormatError("state " + what); };
+  const int pooled = sequence.pooled();
+  const int room = recipe_.sink_pool ? recipe_.sink_pool->capacity() : recipe_.sink_window.sinks;
+  if (pooled > room) fail(fmt::format("has {} rows in a pool for {}", pooled, room));
+  const bool scored = recipe_.sink_pool || (recipe_.retention && scorer().stored());
+  for (const RowTable& table : sequence.tables) {
+    if (table.scores().size() != (scored ? static_cast<size_t>(table.size()) : 0)) {
+      fail(fmt::format("has {} scores for {} rows", table.scores().size(), table.size()));
+    }
+    if (table.listed()) continue;
+    const int expected = table.size() > 0 ? table.base() + table.size() : recipe_.sink_pool ? 0 : pooled;
+    if (expected != sequence.consumed) {
+      fail(fmt::format("has {} rows in the pool and {} behind it of {} tokens", pooled, table.size(),
+                       sequence.consumed));
+    }
+    std::vector<int32_t> holes;
+    for (int32_t position : sequence.pool) holes.push_back(position - table.base());
+    std::sort(holes.begin(), holes.end());
+    if (!recipe_.sink_pool) holes.clear();
+    if (!std::ranges::equal(holes, table.hole_rows())) fail("has a pool of other rows than are missing");
+  }
+  for (int i = 0; !recipe_.sink_pool && i < pooled; ++i) {
+    if (sequence.pool[static_cast<size_t>(i)] != i) fail(fmt::format("has a pool that does not begin the sequence"));
+  }
+  const int window = recipe_.sink_window.window, size = sequence.table(0).size();
+  if (sequence.front != (window > 0 ? std::max(0, size - window) : 0)) {
+    fail(fmt::format("has a window from row {} of {}", sequence.front, size));
+  }
+  for (int head = 0; recipe_.sink_pool && head < shape_.kv_heads; ++head) {
+    if (sequence.side(head, Side::value).coded.end() > sequence.side(head, Side::key).coded.end()) {
+      fail("codes values of rows whose keys are exact");
+    }
+  }
+}
+
 void KVCache::Layer::set_state(std::span<const std::byte> bytes) {
   Reader reader(bytes);
   char magic[sizeof kMagic];
@@ -245,7 +282,7 @@ void KVCache::Layer::set_state(std::span<const std::byte> bytes) {
     sequence.front = reader.get<int32_t>();
     sequence.pool = reader.get_all<int32_t>(reader.get<int32_t>(), sequence.consumed, "pool rows");
     for (RowTable& table : sequence.tables) get_table(reader, table, sequence.consumed);
-    if (sequence.front < 0 || sequence.front > sequence.table(0).size()) {
+    if (sequence.front < 0 || sequence.front > sequence.table(0).size()) {  // list ranges need it
       throw FormatError(fmt::format("state has a window from row {} of {}", sequence.front, sequence.table(0).size()));
     }
     for (size_t i = 0; i < sequence.sides.size(); ++i) {
@@ -262,6 +299,7 @@ void KVCache::Layer::set_state(std::span<const std::byte> bytes) {
       const bool seals = recipe_.placement->frontier(side, 1 << 30) > 0;
       get_rows(reader, stream.exact, {seals ? frontier : sequence.front, table.size()}, table);
     }
+    check_restored(sequence);
     restored.push_back(std::move(sequence));
   }
   if (reader.left() != 0) throw FormatError(fmt::format("state has {} bytes too many", reader.left()));

@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <vector>
 
@@ -17,8 +18,15 @@ namespace {
 constexpr size_t kHashAt = 12, kBodyAt = 20;
 
 KVCache make(uint8_t choice) {
-  static const char* const kMethods[] = {"exact", "kivi(group=8,residual=16)", "turboquant_rvq"};
-  return KVCache(parse_method(kMethods[choice % 3]), {1, 2, 16, 16, 0, DType::f32});
+  static const char* const kMethods[] = {"exact",
+                                         "kivi(group=8,residual=16)",
+                                         "turboquant_rvq",
+                                         "h2o(budget=24,grace=4)",
+                                         "tova(budget=8)",
+                                         "streaming_llm(window=16)",
+                                         "kivi_sink(group=8,residual=16,n_sink=3)",
+                                         "snapkv(budget=20)+kivi(group=8,residual=8)"};
+  return KVCache(parse_method(kMethods[choice % std::size(kMethods)]), {1, 2, 16, 16, 0, DType::f32});
 }
 
 }  // namespace
@@ -41,6 +49,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   VQ_CHECK(cache.state() == bytes);
   cache.decode(Side::key);
+  // It goes on.
+  if (cache.batch() > 0 && cache.offset() < 1 << 20) {
+    const std::vector<float> rows(32 * static_cast<size_t>(cache.batch()), 0.5f);
+    AttendIn in;
+    in.q = Tensor::bshd(rows.data(), DType::f32, cache.batch(), 1, 2, 16);
+    const Tensor one = Tensor::bshd(rows.data(), DType::f32, cache.batch(), 1, 1, 16);
+    cache.step(in, one, one);
+  }
   cache.trim(3);
   return 0;
 }
