@@ -52,12 +52,12 @@ std::vector<Token> prompt_tokens(const LlamaHost& host, const Arguments& args, c
 }
 
 /// How many tokens may be generated: -n, as far as the context goes where -n was not given.
-int room(const LlamaHost& host, const Arguments& args, size_t prompt) {
-  const int trained = host.trained_context();
-  if (args.context > trained) {
-    throw UsageError(fmt::format("-c {}: the model was trained for at most {} tokens", args.context, trained));
+int room(const Session& session, const Arguments& args, size_t prompt) {
+  const int most = session.room();
+  if (args.context > most) {
+    throw UsageError(fmt::format("-c {}: the model was trained for at most {} tokens", args.context, most));
   }
-  const int64_t context = args.context > 0 ? args.context : trained;
+  const int64_t context = args.context > 0 ? args.context : most;
   const int64_t left = context - static_cast<int64_t>(prompt);
   if (left < 1 || (args.tokens_given && args.tokens > left)) {
     throw UsageError(
@@ -78,8 +78,8 @@ void generate(const Arguments& args) {
   catch_interrupt();
   LlamaHost host({.model = args.model, .threads = args.threads, .cancel = &interrupted});
   const std::vector<Token> prompt = prompt_tokens(host, args, text);
-  const int limit = room(host, args, prompt.size());
   Session session(host, method);
+  const int limit = room(session, args, prompt.size());
   const Figures figures = Writer(session, args.temperature, args.seed).run(prompt, limit);
   if (args.stats) fmt::print(stderr, "{}", stats_text(session, figures));
 }

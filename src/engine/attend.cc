@@ -153,12 +153,18 @@ int Attention::row_end(const Tile& tile, int token) const {
   return in_table < 0 ? tile.sequence->pooled() : tile.sequence->pooled() + in_table + own;
 }
 
+// The first position that a query at position `at` can see.
+int Attention::first_seen(int at) const {
+  const int window = in_.window > 0 ? std::max(0, at - in_.window + 1) : 0;
+  return in_.chunk > 0 ? std::max(window, at / in_.chunk * in_.chunk) : window;
+}
+
 // Rows that any of the tile's tokens can see.
 Range Attention::visible(const Tile& tile) const {
   if (tile.tokens.empty()) return {};
   int begin = tile.sequence->pooled() > 0 ? 0 : tile.sequence->front;
-  if (in_.window > 0 && !tile.table->listed() && tile.sequence->pooled() == 0) {
-    begin = std::max(begin, position(tile.batch_row, tile.tokens.begin) - in_.window + 1 - tile.table->base());
+  if (!tile.table->listed() && tile.sequence->pooled() == 0) {
+    begin = std::max(begin, first_seen(position(tile.batch_row, tile.tokens.begin)) - tile.table->base());
   }
   const int end = row_end(tile, tile.tokens.end - 1);
   return {std::min(begin, end), end};
@@ -400,7 +406,7 @@ Attention::Positions Attention::positions(const Tile& tile, Range rows) const {
   const Range in_table{rows.begin - pooled, std::min(rows.end, stored) - pooled};
   const bool holes = !in_pool && !in_table.empty() && tile.table->has_holes(in_table);
   const bool late = position(tile.batch_row, tile.tokens.begin) < sequence.consumed;
-  const bool reads_positions = in_.window > 0 || !in_.alibi.empty() || in_.bias || late;
+  const bool reads_positions = in_.window > 0 || in_.chunk > 0 || !in_.alibi.empty() || in_.bias || late;
   if (!in_pool && !tile.table->listed() && !holes) return {nullptr, tile.table->base() - pooled};
   // What came before the call is older than all of it, whatever the order of rows.
   if ((in_pool || tile.table->listed()) && !holes && !reads_positions) return {};
@@ -421,7 +427,7 @@ void Attention::mask_and_softmax(Tile& tile, Range rows) const {
     const int token = tile.tokens.begin + i / group_;
     const int q_head = tile.head * group_ + i % group_;
     const int at = position(tile.batch_row, token);
-    const int first = in_.window > 0 ? at - in_.window + 1 : 0;  // position that the query still sees
+    const int first = first_seen(at);
     const int begin = where.list ? rows.begin : std::clamp(first - where.base, rows.begin, rows.end);
     const int end = std::clamp(row_end(tile, token), begin, rows.end);
     float* logits = tile.span_weights(rows) + i * tile.ld;
@@ -571,9 +577,9 @@ void KVCache::Layer::check_queries(const AttendIn& in, std::span<const Range> va
   if (!in.sinks.empty() && in.sinks.size() != static_cast<size_t>(shape_.q_heads)) {
     fail(fmt::format("{} sink logits for {} query heads", in.sinks.size(), shape_.q_heads));
   }
-  if (in.window < 0 || !std::isfinite(in.scale) || !std::isfinite(in.softcap) || in.softcap < 0) {
-    fail(
-        fmt::format("window {} and softcap {} must not be negative, scale {} finite", in.window, in.softcap, in.scale));
+  if (in.window < 0 || in.chunk < 0 || !std::isfinite(in.scale) || !std::isfinite(in.softcap) || in.softcap < 0) {
+    fail(fmt::format("window {}, chunk {} and softcap {} must not be negative, scale {} finite", in.window, in.chunk,
+                     in.softcap, in.scale));
   }
   check_finite(q, valid, shape_.layer);
 }

@@ -49,6 +49,7 @@ class Attention {
 
   Range valid(int batch_row) const;
   int position(int batch_row, int token) const;
+  int first_seen(int at) const;
   int row_end(const Tile& tile, int token) const;
   Range visible(const Tile& tile) const;
   Range span_at(const Tile& tile, Range rows, int row) const;

@@ -65,6 +65,7 @@ class Reader {
     return values;
   }
   void get_bytes(std::byte* out, size_t bytes) {
+    if (bytes == 0) return;  // `out` may be null then
     need(bytes);
     std::memcpy(out, rest_.data(), bytes);
     rest_ = rest_.subspan(bytes);

@@ -40,6 +40,12 @@ const std::vector<OptionSpec> kOptions = {
      .def = true,
      .choices = {},
      .meaning = "one set of rows for all heads of a layer, else one per kv head"},
+    {.name = "tova_prefill",
+     .alias = "prefill",
+     .type = OptionType::choice,
+     .def = "whole",
+     .choices = {"whole", "each_call"},
+     .meaning = "a prompt whose calls carry hints is judged by its last query, as in the paper, or after every call"},
     eviction::query_source_option(),
 };
 
@@ -57,6 +63,7 @@ Recipe build(const Options& options, const BuildContext& context) {
                            .budget = options.integer("tova_budget"),
                            .n_sink = options.integer("tova_n_sink"),
                            .shared_by_heads = options.boolean("tova_shared_heads"),
+                           .waits_for_prompt = options.choice("tova_prefill") == "whole",
                            .scorer = attention_last()});
   return recipe;
 }

@@ -145,15 +145,16 @@ TEST(Eviction, the_first_call_is_full_causal_attention_however_long) {
 }
 
 TEST(Eviction, any_number_of_threads_gives_equal_bits_and_keeps_equal_rows) {
+  const LayerShape shape = kSanitized ? LayerShape{.kv_heads = 2, .q_heads = 2, .dim_k = 8, .dim_v = 8} : kShape;
   const int batch_rows = sized(2, 1);
-  const Sequences data(kShape, batch_rows, 5000);
+  const Sequences data(shape, batch_rows, 5000);
   // More rows than one span: decode steps are split over them.
   const int first = sized(2400, 2060), budget = sized(4500, 2090);
   for (const std::string& method : {fmt::format("h2o(budget={})", budget), fmt::format("tova(budget={})", budget),
-                                   std::string("snapkv(budget=300)")}) {
+                                    std::string("snapkv(budget=300)")}) {
     SCOPED_TRACE(method);
-    KVCache one = make(method), three = make(method);
-    const size_t row = static_cast<size_t>(kShape.q_heads * kShape.dim_v);
+    KVCache one = make(method, shape), three = make(method, shape);
+    const size_t row = static_cast<size_t>(shape.q_heads * shape.dim_v);
     int at = 0;
     for (int n : {first, sized(2300, 40), 1, 1, 90, 1}) {
       const Range r{at, at + n};
@@ -161,16 +162,16 @@ TEST(Eviction, any_number_of_threads_gives_equal_bits_and_keeps_equal_rows) {
       three.append(data.keys(r), data.values(r));
       std::vector<float> a(static_cast<size_t>(batch_rows * n) * row), b = a;
       const auto token = static_cast<int64_t>(row);
-      one.attend(data.attend_in(r), {a.data(), token * n, token, kShape.dim_v}, 0, 1);
+      one.attend(data.attend_in(r), {a.data(), token * n, token, shape.dim_v}, 0, 1);
       const AttendIn in = data.attend_in(r);
       std::vector<std::thread> threads;
       for (int i = 0; i < 3; ++i) {
-        threads.emplace_back([&, i] { three.attend(in, {b.data(), token * n, token, kShape.dim_v}, i, 3); });
+        threads.emplace_back([&, i] { three.attend(in, {b.data(), token * n, token, shape.dim_v}, i, 3); });
       }
       for (std::thread& t : threads) t.join();
       EXPECT_EQ(a, b);
       for (int batch = 0; batch < batch_rows; ++batch) {
-        for (int head = 0; head < kShape.kv_heads; ++head) {
+        for (int head = 0; head < shape.kv_heads; ++head) {
           EXPECT_EQ(one.positions(batch, head), three.positions(batch, head));
           EXPECT_EQ(one.scores(batch, head), three.scores(batch, head));
         }

@@ -125,6 +125,61 @@ TEST(Generate, a_bad_model_file_is_named) {
   }
 }
 
+Result converse(const std::string& lines, const std::string& arguments = "") {
+  return run_shell("printf '" + lines + "' | $VQ generate --chat -t 2 -n 24 -m " + test::model_path() + " " +
+                   arguments);
+}
+
+TEST(Chat, the_conversation_stays_in_the_cache) {
+  const Result result = converse("My name is Ada.\\nWhat is my name?\\n/stats\\n");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("Ada"));
+  // Two messages and answers; the second message did not bring the first one again.
+  EXPECT_THAT(result.out, ContainsRegex("prompt: [0-9][0-9] tokens"));
+  EXPECT_THAT(result.out, HasSubstr("arena:"));
+}
+
+TEST(Chat, every_method_and_a_change_of_it) {
+  const Result result =
+      converse("Hello.\\n/method snapkv(budget=64)+kivi(bits=4,group=16,residual=16)\\nAnd you?\\n/method\\n",
+               "--method 'h2o(budget=48)'");
+  EXPECT_EQ(result.code, 0) << result.err;
+  EXPECT_EQ(result.err, "");
+  EXPECT_THAT(result.out, HasSubstr("snapkv(budget=64)+kivi(bits=4,group=16,residual=16)\n"));
+}
+
+TEST(Chat, bad_lines_are_named_and_the_conversation_goes_on) {
+  const Result result = converse("/save here\\n/nonsense\\n/method kivy\\n\\n/help\\n/method\\n/quit\\nnever read\\n");
+  EXPECT_EQ(result.code, 0);
+  EXPECT_THAT(result.err, HasSubstr("/save: the cache can't be written to disk yet"));
+  EXPECT_THAT(result.err, HasSubstr("/nonsense: unknown; there are /stats"));
+  EXPECT_THAT(result.err, HasSubstr("did you mean 'kivi'?"));
+  EXPECT_THAT(result.out, HasSubstr("Ctrl-C ends an answer"));
+  EXPECT_THAT(result.out, HasSubstr("turboquant_rvq\n")) << "the method is still the first one";
+  EXPECT_EQ(converse("Hi\\n", "-p Hi").code, 2) << "one of them";
+}
+
+TEST(Chat, a_context_longer_than_the_model_s) {
+  const test::TemporaryFolder folder;
+  // 300 positions were trained; the text has more.
+  test::RandomModel model;
+  model.context = 300;
+  model.write(folder.file("model.gguf"));
+  std::string prompt;
+  for (int i = 0; i < 400; ++i) prompt += "ab ";
+  const std::string file = write(folder.file("prompt.txt"), prompt);
+  const auto generated = [&](const std::string& method) {
+    return run(
+        {"generate", "--raw", "-t", "1", "-n", "3", "-m", folder.file("model.gguf"), "-f", file, "--method", method});
+  };
+  const Result refused = generated("streaming_llm(window=64)");
+  EXPECT_NE(refused.code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("300"));
+  const Result streamed = generated("streaming_llm(window=64,positions=cache)");
+  EXPECT_EQ(streamed.code, 0) << streamed.err;
+}
+
 TEST(Compare, rows_stand_in_the_given_order_and_count_the_bytes) {
   const test::TemporaryFolder folder;
   test::RandomModel{.embedding = 128}.write(folder.file("model.gguf"));  // 2 layers, 2 kv heads of 32
