@@ -48,8 +48,11 @@ struct LayerShape {
   int q_heads = 1;
   int dim_k = 128;
   int dim_v = 128;
-  int layer = 0;                   ///< raw index in the model; seeds are config seed + layer
-  DType input = DType::f32;        ///< element type of the K and V that will be appended
+  int layer = 0;             ///< raw index in the model; seeds are config seed + layer
+  DType input = DType::f32;  ///< element type of the K and V that will be appended
+  /// Values are the first dim_v channels of the keys (multi-head latent attention): keys alone are stored, and what is
+  /// given as values is not read.
+  bool value_is_key_prefix = false;
   const RopeSpec* rope = nullptr;  ///< how keys and queries are rotated (rope.h), if known; outlives the caches
 };
 

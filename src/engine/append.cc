@@ -56,7 +56,8 @@ void KVCache::Layer::check_append(const Tensor& k, const Tensor& v, const CallIn
   }
   const int expected = sequences_.empty() ? k.batch : batch();
   check_side(k, Side::key, shape_.kv_heads, shape_.dim_k, expected, k.tokens, shape_.layer);
-  check_side(v, Side::value, shape_.kv_heads, shape_.dim_v, expected, k.tokens, shape_.layer);
+  if (!shape_.value_is_key_prefix)
+    check_side(v, Side::value, shape_.kv_heads, shape_.dim_v, expected, k.tokens, shape_.layer);
   if (!info.valid.empty() && info.valid.size() != static_cast<size_t>(expected)) {
     throw ShapeError(
         fmt::format("layer {}: {} valid ranges for {} batch rows", shape_.layer, info.valid.size(), expected));
@@ -84,7 +85,7 @@ void KVCache::Layer::append(const Tensor& k, const Tensor& v, const CallInfo& in
   fresh.phase = resolve(info.phase, k.tokens);
   fresh.valid.assign(info.valid.begin(), info.valid.end());
   if (fresh.valid.empty()) fresh.valid.assign(static_cast<size_t>(k.batch), Range{0, k.tokens});
-  for (Side side : kSides) {
+  for (Side side : sides()) {
     const Tensor& t = side == Side::key ? k : v;
     const auto s = static_cast<size_t>(side);
     const float limit = limit_of(store_);
@@ -127,9 +128,9 @@ bool KVCache::Layer::needs_masses() const {
 }
 
 RowsView KVCache::Layer::staged_rows(Side side, int batch_row, int head) const {
-  const int d = dim(side);
+  const int d = dim(home(side));
   const auto index = static_cast<size_t>(batch_row * shape_.kv_heads + head);
-  const float* rows = staging_.rows[static_cast<size_t>(side)].get() +
+  const float* rows = staging_.rows[static_cast<size_t>(home(side))].get() +
                       index * static_cast<size_t>(staging_.tokens) * static_cast<size_t>(d);
   return {rows, d, staging_.valid[static_cast<size_t>(batch_row)].size(), d};
 }

@@ -50,7 +50,7 @@ struct Attention::Tile {
   float* sum;        // [queries]
   float* factor;     // [queries], 1 / denominator
   float* acc_coded;  // [queries][value_.acc]
-  float* acc_exact;  // [queries][dim_v]
+  float* acc_exact;  // [queries][value_dim_]
   float* codec_tile;
   float* span_weights(Range rows_) const { return weights + (keeps ? rows_.begin - rows.begin : 0); }
 };
@@ -95,6 +95,7 @@ Attention::Attention(const KVCache::Layer& layer, const AttendIn& in, const Atte
     }
   }
   scale_ = in.scale != 0 ? in.scale : 1.0f / std::sqrt(static_cast<float>(shape_.dim_k));
+  value_dim_ = layer_.dim(layer_.home(Side::value));
   key_ = layer_.coded(Side::key).floats();
   value_ = layer_.coded(Side::value).floats();
   exact_key_ = layer_.exact(Side::key).floats();
@@ -104,7 +105,7 @@ Attention::Attention(const KVCache::Layer& layer, const AttendIn& in, const Atte
 size_t Attention::partial_floats() const {
   if (splits_ == 1) return 0;
   const size_t queries = static_cast<size_t>(in_.q.tokens * group_);  // they fit one tile
-  const size_t row = static_cast<size_t>(value_.acc + shape_.dim_v + 2);
+  const size_t row = static_cast<size_t>(value_.acc + value_dim_ + 2);
   return static_cast<size_t>(streams() * splits_) * queries * row;
 }
 
@@ -129,7 +130,7 @@ size_t Attention::scratch_floats() const {
   const size_t rotated = layer_.rotates_pool_queries() ? padded(queries * static_cast<size_t>(shape_.dim_k)) : 0;
   return padded(queries * static_cast<size_t>(shape_.dim_k)) + padded(queries * static_cast<size_t>(key_.query)) +
          rotated + kSpanRows + weights + 3 * padded(queries) + padded(queries * static_cast<size_t>(value_.acc)) +
-         padded(queries * static_cast<size_t>(shape_.dim_v)) + padded(tile);
+         padded(queries * static_cast<size_t>(value_dim_)) + padded(tile);
 }
 
 Range Attention::valid(int batch_row) const {
@@ -270,14 +271,14 @@ void Attention::run_tile(Tile& tile, int split, float* partials, std::atomic<int
   }
 
   const size_t queries = static_cast<size_t>(tile.queries);
-  const size_t record = queries * static_cast<size_t>(value_.acc + shape_.dim_v + 2);
+  const size_t record = queries * static_cast<size_t>(value_.acc + value_dim_ + 2);
   // Ragged batch rows have fewer queries than there is room for.
   float* first = partials + static_cast<size_t>(stream) * (partial_floats() / static_cast<size_t>(streams()));
   float* mine = first + static_cast<size_t>(split) * record;
   mine = std::copy_n(tile.max, queries, mine);
   mine = std::copy_n(tile.sum, queries, mine);
   mine = std::copy_n(tile.acc_coded, queries * static_cast<size_t>(value_.acc), mine);
-  std::copy_n(tile.acc_exact, queries * static_cast<size_t>(shape_.dim_v), mine);
+  std::copy_n(tile.acc_exact, queries * static_cast<size_t>(value_dim_), mine);
   if (finished[stream].fetch_add(1, std::memory_order_acq_rel) != splits_ - 1) return;
   finished[stream].store(0, std::memory_order_relaxed);
   merge(tile, first);
@@ -309,7 +310,7 @@ void Attention::gather(Tile& tile) const {
   tile.sum = take(queries);
   tile.factor = take(queries);
   tile.acc_coded = take(queries * static_cast<size_t>(value_.acc));
-  tile.acc_exact = take(queries * static_cast<size_t>(shape_.dim_v));
+  tile.acc_exact = take(queries * static_cast<size_t>(value_dim_));
 
   float* row = tile.q;
   if (pass_.keys_as_queries) {
@@ -338,7 +339,7 @@ void Attention::gather(Tile& tile) const {
   std::fill_n(tile.max, queries, kMinusInfinity);
   std::fill_n(tile.sum, queries, 0.0f);
   std::fill_n(tile.acc_coded, queries * static_cast<size_t>(value_.acc), 0.0f);
-  std::fill_n(tile.acc_exact, queries * static_cast<size_t>(shape_.dim_v), 0.0f);
+  std::fill_n(tile.acc_exact, queries * static_cast<size_t>(value_dim_), 0.0f);
 }
 
 // visit(segment) over the rows of one side, ascending: the pool, coded blocks, exact rows, the call's own rows.
@@ -351,7 +352,7 @@ void Attention::for_each_segment(const Tile& tile, Side side, Range rows, Visit&
     waiting = segment;
   };
   using Kind = Segment::Kind;
-  const StreamSide& stream = tile.sequence->side(tile.head, side);
+  const StreamSide& stream = tile.sequence->side(tile.head, layer_.home(side));
   const int pooled = tile.sequence->pooled(), stored = pooled + tile.table->size();
   stream.pool.for_each(rows, [&](BlockView block, Range in_block, int row) {
     pass({&layer_.pooled(side), block, in_block, row, Kind::pool});
@@ -459,7 +460,7 @@ void Attention::mask_and_softmax(Tile& tile, Range rows) const {
       const float factor = std::exp(old - tile.max[i]);
       tile.sum[i] *= factor;
       kernels::scale(tile.acc_coded + int64_t{i} * value_.acc, value_.acc, factor);
-      kernels::scale(tile.acc_exact + int64_t{i} * shape_.dim_v, shape_.dim_v, factor);
+      kernels::scale(tile.acc_exact + int64_t{i} * value_dim_, value_dim_, factor);
     }
     tile.sum[i] += added;
   }
@@ -476,7 +477,7 @@ void Attention::accumulate(Tile& tile, Range rows) const {
 // Splits in ascending order of rows, each brought to the common maximum.
 void Attention::merge(Tile& tile, const float* partials) const {
   const size_t queries = static_cast<size_t>(tile.queries);
-  const auto acc = static_cast<size_t>(value_.acc), dim_v = static_cast<size_t>(shape_.dim_v);
+  const auto acc = static_cast<size_t>(value_.acc), dim_v = static_cast<size_t>(value_dim_);
   const size_t record = queries * (acc + dim_v + 2);
   for (size_t i = 0; i < queries; ++i) {
     float max = kMinusInfinity;
@@ -495,7 +496,7 @@ void Attention::merge(Tile& tile, const float* partials) const {
       const float* part_coded = part + 2 * queries + i * acc;
       const float* part_exact = part + 2 * queries + queries * acc + i * dim_v;
       kernels::multiply_accumulate(1, value_.acc, 1, &factor, 1, 1, part_coded, value_.acc, coded, value_.acc);
-      kernels::multiply_accumulate(1, shape_.dim_v, 1, &factor, 1, 1, part_exact, shape_.dim_v, exact, shape_.dim_v);
+      kernels::multiply_accumulate(1, value_dim_, 1, &factor, 1, 1, part_exact, value_dim_, exact, value_dim_);
     }
   }
 }
@@ -515,12 +516,11 @@ void Attention::normalise(Tile& tile) const {
 }
 
 void Attention::write(Tile& tile) const {
-  const auto dim_v = static_cast<size_t>(shape_.dim_v);
   layer_.coded(Side::value).finish(tile.acc_coded, tile.queries, tile.acc_exact);
   for (int i = 0; i < tile.queries; ++i) {
-    const float* acc = tile.acc_exact + static_cast<size_t>(i) * dim_v;
+    const float* acc = tile.acc_exact + int64_t{i} * value_dim_;
     float* out = out_row(tile.batch_row, tile.tokens.begin + i / group_, tile.head * group_ + i % group_);
-    for (size_t c = 0; c < dim_v; ++c) out[c] = acc[c] * tile.factor[i];
+    for (int c = 0; c < shape_.dim_v; ++c) out[c] = acc[c] * tile.factor[i];
   }
 }
 

@@ -86,6 +86,7 @@ class Attention {
   int groups_;  // of tiles, each run by one thread: all tiles, or few when their masses are kept
   int splits_;
   int mass_rows_ = 0;  // of the longest stream
+  int value_dim_;      // channels of a stored value
   float scale_;
   CodecFloats key_, value_, exact_key_, exact_value_;
 };

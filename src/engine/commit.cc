@@ -58,8 +58,7 @@ void KVCache::Layer::commit_sequence(int b) {
       retention && (retention->when() == Retention::When::every_call || staging_.phase != Phase::decode);
   // A prompt waits in its exact form till its rows are chosen.
   const bool waits = selects && retention->when() == Retention::When::prefill;
-  const bool chooses =
-      selects && !((waits || retention->waits_for_prompt()) && staging_.phase == Phase::prefill_more);
+  const bool chooses = selects && !((waits || retention->waits_for_prompt()) && staging_.phase == Phase::prefill_more);
   for (size_t t = 0; t < sequence.tables.size(); ++t) {
     RowTable& table = sequence.tables[t];
     const auto only = static_cast<int>(t);
@@ -78,14 +77,14 @@ void KVCache::Layer::commit_sequence(int b) {
     }
     if (recipe_.sink_pool) fill_pool(sequence, b);
     for (int head = heads.begin; head < heads.end; ++head) {
-      for (Side side : kSides) {
+      for (Side side : sides()) {
         store(sequence.side(head, side), side, table, behind(staged_rows(side, b, head), pooled), waits);
       }
     }
     drop(sequence, table, heads, dropped);
     if (!waits || !chooses) continue;
     for (int head = heads.begin; head < heads.end; ++head) {
-      for (Side side : kSides) {
+      for (Side side : sides()) {
         store(sequence.side(head, side), side, table, {nullptr, dim(side), 0, dim(side)}, false);
       }
     }
@@ -100,7 +99,7 @@ int KVCache::Layer::pool_first_rows(Sequence& sequence, int b) {
   const int count = recipe_.sink_pool ? 0 : std::clamp(room, 0, staged(b));
   if (count == 0) return 0;
   for (int head = 0; head < shape_.kv_heads; ++head) {
-    for (Side side : kSides) {
+    for (Side side : sides()) {
       const RowsView fresh = staged_rows(side, b, head);
       sequence.side(head, side).pool.append({fresh.x, fresh.ld, count, fresh.dim});
     }
@@ -161,7 +160,7 @@ void KVCache::Layer::replace(Sequence& sequence, RowTable& table, Range heads, i
   }
   table.replace_by_last(victim);
   for (int head = heads.begin; head < heads.end; ++head) {
-    for (Side side : kSides) {
+    for (Side side : sides()) {
       StreamSide& stream = sequence.side(head, side);
       const RowsView fresh = staged_rows(side, b, head);
       std::vector<float> row(static_cast<size_t>(fresh.dim));
@@ -175,7 +174,7 @@ void KVCache::Layer::replace(Sequence& sequence, RowTable& table, Range heads, i
 void KVCache::Layer::drop(Sequence& sequence, RowTable& table, Range heads, std::span<const int> rows) const {
   if (rows.empty()) return;
   int sealed = 0;
-  for (Side side : kSides) {
+  for (Side side : sides()) {
     const BlockList& list = sequence.side(heads.begin, side).coded;
     if (list.codec().format().unit_rows > 1) sealed = std::max(sealed, list.end());
   }
@@ -183,7 +182,7 @@ void KVCache::Layer::drop(Sequence& sequence, RowTable& table, Range heads, std:
   for (int row : rows.subspan(0, static_cast<size_t>(first - rows.begin()))) table.vacate(row);
   const std::span<const int> gone(first, rows.end());
   for (int head = heads.begin; head < heads.end; ++head) {
-    for (Side side : kSides) {
+    for (Side side : sides()) {
       StreamSide& stream = sequence.side(head, side);
       const auto coded = std::lower_bound(gone.begin(), gone.end(), stream.coded.end());
       const std::span<const int> in_coded(gone.begin(), coded), in_exact(coded, gone.end());
@@ -213,7 +212,7 @@ void KVCache::Layer::leave_window(Sequence& sequence) const {
   const int size = sequence.table(0).size();
   sequence.front = std::max(sequence.front, size - recipe_.sink_window.window);
   for (int head = 0; head < shape_.kv_heads; ++head) {
-    for (Side side : kSides) {
+    for (Side side : sides()) {
       StreamSide& stream = sequence.side(head, side);
       stream.coded.drop_front(std::min(sequence.front, stream.coded.end()));
       const bool seals = recipe_.placement->frontier(side, 1 << 30) > 0;
@@ -238,7 +237,7 @@ void KVCache::Layer::fill_pool(Sequence& sequence, int b) {
     for (int row : top) {
       if (row < begin || row >= begin + unit || sequence.pooled() == pool.capacity()) continue;
       for (int head = 0; head < shape_.kv_heads; ++head) {
-        for (Side side : kSides) {
+        for (Side side : sides()) {
           StreamSide& stream = sequence.side(head, side);
           std::vector<float> x(static_cast<size_t>(dim(side)));
           read_row(stream, staged_rows(side, b, head), first_fresh, row, x.data());
@@ -359,7 +358,7 @@ int KVCache::Layer::trim(int n) {
     const int rows = sequence.consumed;
     const int sealed = std::min(recipe_.placement->frontier(Side::key, rows), sequence.side(0, Side::key).coded.end());
     for (int head = 0; head < shape_.kv_heads; ++head) {
-      for (Side side : kSides) trim_side(sequence.side(head, side), side, rows);
+      for (Side side : sides()) trim_side(sequence.side(head, side), side, rows);
     }
     sequence.table(0).truncate(rows);
     empty_pool(sequence, sealed);
@@ -379,7 +378,7 @@ void KVCache::Layer::empty_pool(Sequence& sequence, int sealed) {
     if (row >= table.size()) continue;
     table.refill(row);
     for (int head = 0; head < shape_.kv_heads; ++head) {
-      for (Side side : kSides) {
+      for (Side side : sides()) {
         StreamSide& stream = sequence.side(head, side);
         std::vector<float> x(static_cast<size_t>(dim(side)));
         stream.pool.decode({i, i + 1}, x.data(), dim(side));
@@ -388,7 +387,9 @@ void KVCache::Layer::empty_pool(Sequence& sequence, int sealed) {
     }
   }
   for (size_t i = gone.size(); i-- > 0;) sequence.pool.erase(sequence.pool.begin() + gone[i]);
-  for (StreamSide& stream : sequence.sides) stream.pool.remove(gone);
+  for (int head = 0; head < shape_.kv_heads; ++head) {
+    for (Side side : sides()) sequence.side(head, side).pool.remove(gone);
+  }
 }
 
 // Frontier and byte counts become those of a cache that was fed `rows` rows: coded rows between the new frontier and

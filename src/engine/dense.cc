@@ -64,15 +64,16 @@ std::vector<int32_t> KVCache::Layer::pool_positions(int batch_row) const {
 
 std::vector<float> KVCache::Layer::dense(Side side) const {
   const int n = max_rows();
-  const int64_t d = dim(side);
-  const size_t head_floats = static_cast<size_t>(n) * static_cast<size_t>(d);
+  // A value that is the beginning of a key is cut out of it.
+  const int64_t d = dim(home(side)), out_d = dim(side);
+  const size_t head_floats = static_cast<size_t>(n) * static_cast<size_t>(out_d);
   std::vector<float> out(static_cast<size_t>(batch() * shape_.kv_heads) * head_floats);
   std::vector<float> lying;
   for (int b = 0; b < batch(); ++b) {
     const Sequence& sequence = sequences_[static_cast<size_t>(b)];
     for (int head = 0; head < shape_.kv_heads; ++head) {
       float* rows = out.data() + static_cast<size_t>(b * shape_.kv_heads + head) * head_floats;
-      const StreamSide& stream = sequence.side(head, side);
+      const StreamSide& stream = sequence.side(head, home(side));
       const std::vector<int32_t> positions = lying_positions(sequence, head);
       const int front = sequence.front, coded = stream.coded.end();
       lying.assign(positions.size() * static_cast<size_t>(d), 0.0f);
@@ -81,10 +82,10 @@ std::vector<float> KVCache::Layer::dense(Side side) const {
       stream.coded.decode({front, coded}, table, d);
       const int exact = std::max(front, coded);
       stream.exact.decode({exact, stream.exact.end()}, table + (exact - front) * d, d);
-      for (int i : order_of(positions)) rows = std::copy_n(lying.data() + i * d, d, rows);
+      for (int i : order_of(positions)) rows = std::copy_n(lying.data() + i * d, out_d, rows);
       if (!staging_.pending()) continue;
       const RowsView fresh = staged_rows(side, b, head);
-      std::copy_n(fresh.x, fresh.rows * d, rows);
+      for (int r = 0; r < fresh.rows; ++r) rows = std::copy_n(fresh.x + r * d, out_d, rows);
     }
   }
   round_to(shape_.input, out);

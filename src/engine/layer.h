@@ -97,11 +97,14 @@ class KVCache::Layer {
   std::vector<int32_t> positions(int batch_row, int head) const;
   std::vector<float> scores(int batch_row, int head) const;
   std::vector<int32_t> pool_positions(int batch_row) const;
+  /// Sides that are stored, and the one where the rows of a side are.
+  std::span<const Side> sides() const { return {kSides, shape_.value_is_key_prefix ? size_t{1} : size_t{2}}; }
+  Side home(Side side) const { return shape_.value_is_key_prefix ? Side::key : side; }
   int dim(Side side) const { return side == Side::key ? shape_.dim_k : shape_.dim_v; }
-  const Codec& coded(Side side) const { return side == Side::key ? *recipe_.key : *recipe_.value; }
-  const Codec& exact(Side side) const { return *exact_[static_cast<size_t>(side)]; }
-  const Codec& pooled(Side side) const { return *pooled_[static_cast<size_t>(side)]; }
-  const Codec& staged(Side side) const { return *staged_[static_cast<size_t>(side)]; }
+  const Codec& coded(Side side) const { return home(side) == Side::key ? *recipe_.key : *recipe_.value; }
+  const Codec& exact(Side side) const { return *exact_[static_cast<size_t>(home(side))]; }
+  const Codec& pooled(Side side) const { return *pooled_[static_cast<size_t>(home(side))]; }
+  const Codec& staged(Side side) const { return *staged_[static_cast<size_t>(home(side))]; }
   /// Rows of one head in the staging buffer, padding left out.
   RowsView staged_rows(Side side, int batch_row, int head) const;
 

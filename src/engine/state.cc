@@ -26,6 +26,7 @@ static_assert(std::endian::native == std::endian::little, "stored bytes are litt
 
 constexpr char kMagic[8] = "VQSTATE";
 constexpr uint32_t kVersion = 2;
+constexpr size_t kSidesOfHead = 2;
 constexpr size_t kHeaderBytes = sizeof(kMagic) + sizeof(uint32_t) + sizeof(uint64_t);
 
 class Writer {
@@ -177,6 +178,7 @@ void get_table(Reader& reader, RowTable& table, int consumed) {
 std::string KVCache::Layer::signature() const {
   std::string text = fmt::format("kv_heads={} dim_k={} dim_v={} store={} layer={}", shape_.kv_heads, shape_.dim_k,
                                  shape_.dim_v, to_string(store_), shape_.layer);
+  if (shape_.value_is_key_prefix) text += " values=in_keys";
   for (const MethodSpec* part = &method_; part != nullptr; part = part->coding.get()) {
     text += fmt::format(" {}", part->def->name);
     for (const OptionSpec& option : part->options.specs()) {
@@ -202,7 +204,8 @@ std::vector<std::byte> KVCache::Layer::state() const {
     body.put(sequence.pooled());
     body.put_all(std::span<const int32_t>(sequence.pool));
     for (const RowTable& table : sequence.tables) put_table(body, table);
-    for (const StreamSide& stream : sequence.sides) {
+    for (size_t i = 0; i < sequence.sides.size(); i += kSidesOfHead / sides().size()) {
+      const StreamSide& stream = sequence.sides[i];
       put_rows(body, stream.pool);
       body.put(stream.coded.end());
       put_rows(body, stream.coded);
@@ -286,7 +289,7 @@ void KVCache::Layer::set_state(std::span<const std::byte> bytes) {
     if (sequence.front < 0 || sequence.front > sequence.table(0).size()) {  // list ranges need it
       throw FormatError(fmt::format("state has a window from row {} of {}", sequence.front, sequence.table(0).size()));
     }
-    for (size_t i = 0; i < sequence.sides.size(); ++i) {
+    for (size_t i = 0; i < sequence.sides.size(); i += kSidesOfHead / sides().size()) {
       StreamSide& stream = sequence.sides[i];
       const Side side = i % 2 == 0 ? Side::key : Side::value;
       const RowTable& table = sequence.table(static_cast<int>(i / 2));

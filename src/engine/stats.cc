@@ -8,7 +8,7 @@ CacheStats KVCache::Layer::stats() const {
   std::unordered_set<const void*> seen;
   for (const Sequence& sequence : sequences_) {
     for (int head = 0; head < shape_.kv_heads; ++head) {
-      for (Side side : kSides) {
+      for (Side side : sides()) {
         const StreamSide& stream = sequence.side(head, side);
         SideStats& s = side == Side::key ? stats.key : stats.value;
         const int coded_rows = sequence.table(head).holes() > 0 ? stream.coded.held_rows() : stream.coded.rows();
@@ -37,7 +37,7 @@ CacheStats KVCache::Layer::stats() const {
   }
   stats.table_bytes += stats.pool_position_bytes;
   if (batch() > 0) stats.rows_first = sequences_[0].live(0);
-  stats.kv_bytes_per_row = 2 * static_cast<size_t>(shape_.dim_k + shape_.dim_v);
+  stats.kv_bytes_per_row = 2 * static_cast<size_t>(shape_.dim_k + (sides().size() > 1 ? shape_.dim_v : 0));
   const Options& coding = method_.coding ? method_.coding->options : method_.options;
   for (const OptionSpec& option : coding.specs()) {
     if (option.name == "bit_width_inlier") stats.nominal_bits = coding.integer(option.name);

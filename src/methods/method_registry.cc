@@ -208,6 +208,9 @@ std::vector<std::string> geometry_problems(const LayerShape& shape) {
   want("q_heads", shape.q_heads, kMost);
   want("dim_k", shape.dim_k, kMost);
   want("dim_v", shape.dim_v, kMost);
+  if (problems.empty() && shape.value_is_key_prefix && shape.dim_v > shape.dim_k) {
+    problems.push_back(fmt::format("dim_v: got {}, allowed 1..{}: values are part of keys", shape.dim_v, shape.dim_k));
+  }
   if (problems.empty() && shape.q_heads % shape.kv_heads != 0) {
     problems.push_back(
         fmt::format("q_heads: got {}, allowed multiples of {} (kv_heads)", shape.q_heads, shape.kv_heads));

@@ -76,7 +76,8 @@ Seen seen(const MethodSpec& method) {
   }
   KVCache& cache = *built;
   try {
-    cache.append(data.keys({0, 290}), data.values({0, 290}));
+    cache.append(data.keys({0, 250}), data.values({0, 250}), {Phase::prefill_more, {}});
+    cache.append(data.keys({250, 290}), data.values({250, 290}), {Phase::prefill_last, {}});
     result.out = data.feed(cache, {7, 3}, 290);  // many queries and few
     (void)cache.update_and_fetch(data.keys({300, 301}), data.values({300, 301}));
     result.waits = cache.peek().staging_bytes > 0;
