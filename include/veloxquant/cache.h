@@ -23,8 +23,8 @@ struct CallInfo {
 };
 
 /// Queries of one call and how their logits are made. logit = scale * q.k, then softcap * tanh(logit / softcap), then
-/// alibi[q head] * -(distance), then bias; masked where the row's position is ahead of the query's or `window` or more
-/// behind it.
+/// alibi[q head] * -(distance), then bias; masked where the row's position is ahead of the query's, `window` or more
+/// behind it, or in an earlier chunk of `chunk` positions.
 struct AttendIn {
   Tensor q;                     ///< f32 [batch][tokens][q_heads][dim_k], the last tokens of each sequence
   float scale = 0;              ///< 0: 1 / sqrt(dim_k)
@@ -34,6 +34,7 @@ struct AttendIn {
   int64_t bias_ld = 0;
   std::span<const float> alibi;  ///< slope per query head, or empty
   std::span<const float> sinks;  ///< learned sink logit per query head, or empty
+  int chunk = 0;                 ///< 0: none
 };
 
 /// Where attend writes: f32 [batch][tokens][q_heads][dim_v], dim contiguous.

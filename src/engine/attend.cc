@@ -93,11 +93,17 @@ int Attention::query_row(int batch_row, int token) const {
   return layer_.rows(batch_row) - (valid(batch_row).end - token);
 }
 
+// The first row that the query at row `at` can see.
+int Attention::first_seen(int at) const {
+  const int window = in_.window > 0 ? std::max(0, at - in_.window + 1) : 0;
+  return in_.chunk > 0 ? std::max(window, at / in_.chunk * in_.chunk) : window;
+}
+
 // Rows that any of the tokens can see.
 Range Attention::visible(int batch_row, Range tokens) const {
   if (tokens.empty()) return {};
   const int first = query_row(batch_row, tokens.begin);
-  return {in_.window > 0 ? std::max(0, first - in_.window + 1) : 0, query_row(batch_row, tokens.end - 1) + 1};
+  return {first_seen(first), query_row(batch_row, tokens.end - 1) + 1};
 }
 
 float* Attention::out_row(int batch_row, int token, int q_head) const {
@@ -235,7 +241,7 @@ void Attention::mask_and_softmax(Tile& tile, Range rows) const {
     const int token = tile.tokens.begin + i / group_;
     const int q_head = tile.head * group_ + i % group_;
     const int at = query_row(tile.batch_row, token);
-    const int begin = in_.window > 0 ? std::clamp(at - in_.window + 1, rows.begin, rows.end) : rows.begin;
+    const int begin = std::clamp(first_seen(at), rows.begin, rows.end);
     const int end = std::clamp(at + 1, begin, rows.end);
     float* logits = tile.logits + int64_t{i} * kSpanRows;
     float* seen = logits + (begin - rows.begin);
@@ -348,9 +354,9 @@ void KVCache::Layer::check_queries(const AttendIn& in, std::span<const Range> va
   if (!in.sinks.empty() && in.sinks.size() != static_cast<size_t>(shape_.q_heads)) {
     fail(fmt::format("{} sink logits for {} query heads", in.sinks.size(), shape_.q_heads));
   }
-  if (in.window < 0 || !std::isfinite(in.scale) || !std::isfinite(in.softcap) || in.softcap < 0) {
-    fail(
-        fmt::format("window {} and softcap {} must not be negative, scale {} finite", in.window, in.softcap, in.scale));
+  if (in.window < 0 || in.chunk < 0 || !std::isfinite(in.scale) || !std::isfinite(in.softcap) || in.softcap < 0) {
+    fail(fmt::format("window {}, chunk {} and softcap {} must not be negative, scale {} finite", in.window, in.chunk,
+                     in.softcap, in.scale));
   }
   check_finite(q, valid, shape_.layer);
 }

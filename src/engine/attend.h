@@ -28,6 +28,7 @@ class Attention {
   struct Tile;     // the queries of one task and their running softmax
   struct Segment;  // rows of one block
 
+  int first_seen(int at) const;
   Range visible(int batch_row, Range tokens) const;
   Range valid(int batch_row) const;
   int query_row(int batch_row, int token) const;

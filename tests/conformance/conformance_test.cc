@@ -131,7 +131,7 @@ TEST_P(Conformance, step_equals_attention_over_stored_and_own_rows) {
   }
 }
 
-TEST_P(Conformance, scale_softcap_window_bias_alibi_and_sinks_hold) {
+TEST_P(Conformance, scale_softcap_window_chunk_bias_alibi_and_sinks_hold) {
   const Sequences data(shape(), batch(), 150);
   std::vector<float> slopes, sinks;
   for (int h = 0; h < shape().q_heads; ++h) {
@@ -139,13 +139,18 @@ TEST_P(Conformance, scale_softcap_window_bias_alibi_and_sinks_hold) {
     sinks.push_back(1.0f - static_cast<float>(h));
   }
   const std::vector<float> bias = gaussian(150 * 150, 9);
-  std::vector<AttendIn> ways(6);
+  std::vector<AttendIn> ways(8);
   ways[0].scale = 0.3f;
   ways[1].softcap = 2;
   ways[2].window = 20;
   ways[3].alibi = slopes;
   ways[4].sinks = sinks;
-  ways[5] = {{}, 0.2f, 5, 37, bias.data(), 150, slopes, sinks};
+  ways[5] = {{}, 0.2f, 5, 37, bias.data(), 150, slopes, sinks, 0};
+  ways[6].chunk = 32;  // the calls below cross chunks at 128, and 149 lies inside one
+  ways[7].chunk = 49;
+  ways[7].window = 15;
+  ways[7].softcap = 5;
+  ways[7].sinks = sinks;
   for (const AttendIn& how : ways) {
     KVCache cache = make();
     data.feed(cache, {100});
@@ -381,6 +386,9 @@ TEST_P(Conformance, bad_input_is_refused_and_leaves_the_cache_as_it_was) {
   refused([&] { cache.step(wrong, k, v); });
   wrong = in;
   wrong.window = -1;
+  refused([&] { cache.step(wrong, k, v); });
+  wrong = in;
+  wrong.chunk = -1;
   refused([&] { cache.step(wrong, k, v); });
   const std::vector<Range> outside(static_cast<size_t>(batch()), Range{0, 4});
   refused([&] { cache.step(in, k, v, {Phase::automatic, outside}); });

@@ -38,6 +38,7 @@ inline std::vector<float> reference_attention(const LayerShape& s, const DenseRo
         if (!how.alibi.empty()) x -= double{how.alibi[static_cast<size_t>(h)]} * (at - r);
         if (how.bias) x += double{how.bias[t * how.bias_ld + r]};
         if (how.window > 0 && at - r >= how.window) x = -std::numeric_limits<double>::infinity();
+        if (how.chunk > 0 && r < at / how.chunk * how.chunk) x = -std::numeric_limits<double>::infinity();
         logit[static_cast<size_t>(r)] = x;
         max = std::max(max, x);
       }
