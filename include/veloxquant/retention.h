@@ -31,8 +31,6 @@ class Retention {
   virtual ~Retention() = default;
   virtual std::string name() const = 0;
   virtual When when() const = 0;
-  /// With every_call: whether a prompt whose calls carry hints is judged once, when all of it is there.
-  virtual bool waits_for_prompt() const = 0;
   /// Most rows that are left after a drop.
   virtual int budget() const = 0;
   /// One set of positions for all heads of a layer.
@@ -52,7 +50,6 @@ struct TopK {
   int n_sink = 4;  ///< first positions, never dropped
   int recent = 0;  ///< newest positions, never dropped
   bool shared_by_heads = false;
-  bool waits_for_prompt = false;
   Pooling pooling = Pooling::none;
   int pool_width = 1;  ///< positions, odd
   std::shared_ptr<const Scorer> scorer;

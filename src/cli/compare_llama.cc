@@ -114,7 +114,10 @@ void compare(const Arguments& args) {
   llama::check_methods(methods);
   if (!args.json.empty() && args.json != "-") veloxquant::check_writable(args.json);
   const std::string text = read_text(args);
-  LlamaHost host({.model = args.model, .threads = args.threads});
+  LlamaHost host({.model = args.model,
+                  .threads = args.threads,
+                  .context = args.context > 0 ? args.context : kDefaultContext,
+                  .sequences = static_cast<int>(methods.size())});
   const std::vector<Token> tokens = first_tokens(host, args, text);
   Progress progress("compare", llama::lockstep_work(methods, static_cast<int>(tokens.size())));
   const LockstepResult result =

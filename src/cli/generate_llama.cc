@@ -76,7 +76,7 @@ void generate(const Arguments& args) {
   const std::string text = read_prompt(args);
   const MethodSpec method = parse_method(args.method, args.sets);
   catch_interrupt();
-  LlamaHost host({.model = args.model, .threads = args.threads, .cancel = &interrupted});
+  LlamaHost host({.model = args.model, .threads = args.threads, .cancel = &interrupted, .context = args.context});
   const std::vector<Token> prompt = prompt_tokens(host, args, text);
   Session session(host, method);
   const int limit = room(session, args, prompt.size());

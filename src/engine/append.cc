@@ -120,7 +120,6 @@ void KVCache::Layer::append(const Tensor& k, const Tensor& v, const CallInfo& in
 bool KVCache::Layer::needs_masses() const {
   if (!recipe_.retention || !scorer().wants_mass(staging_.phase)) return false;
   if (!scorer().only_for_selection()) return true;
-  if (recipe_.retention->waits_for_prompt() && staging_.phase == Phase::prefill_more) return false;
   for (int b = 0; b < batch(); ++b) {
     if (rows(b) > recipe_.retention->budget()) return true;
   }

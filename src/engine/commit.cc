@@ -58,7 +58,7 @@ void KVCache::Layer::commit_sequence(int b) {
       retention && (retention->when() == Retention::When::every_call || staging_.phase != Phase::decode);
   // A prompt waits in its exact form till its rows are chosen.
   const bool waits = selects && retention->when() == Retention::When::prefill;
-  const bool chooses = selects && !((waits || retention->waits_for_prompt()) && staging_.phase == Phase::prefill_more);
+  const bool chooses = selects && !(waits && staging_.phase == Phase::prefill_more);
   for (size_t t = 0; t < sequence.tables.size(); ++t) {
     RowTable& table = sequence.tables[t];
     const auto only = static_cast<int>(t);

@@ -40,20 +40,23 @@ const std::vector<OptionSpec> kOptions = {
      .def = true,
      .choices = {},
      .meaning = "one set of rows for all heads of a layer, else one per kv head"},
-    {.name = "tova_prefill",
-     .alias = "prefill",
-     .type = OptionType::choice,
-     .def = "whole",
-     .choices = {"whole", "each_call"},
-     .meaning = "a prompt whose calls carry hints is judged by its last query, as in the paper, or after every call"},
+    {.name = "tova_recent",
+     .alias = "recent",
+     .type = OptionType::integer,
+     .def = int64_t{0},
+     .min = 0,
+     .max = 1 << 30,
+     .choices = {},
+     .meaning = "newest rows, never dropped; 0 as in the paper"},
     eviction::query_source_option(),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape&) {
   (void)options.choice("tova_backend");
   const int budget = options.integer("tova_budget"), sinks = options.integer("tova_n_sink");
-  if (sinks == 0 || sinks < budget) return {};
-  return {fmt::format("tova_budget: got {}, allowed more than tova_n_sink {}", budget, sinks)};
+  const int recent = options.integer("tova_recent");
+  if ((sinks == 0 && recent == 0) || int64_t{sinks} + recent < budget) return {};
+  return {fmt::format("tova_budget: got {}, allowed more than tova_n_sink {} + tova_recent {}", budget, sinks, recent)};
 }
 
 Recipe build(const Options& options, const BuildContext& context) {
@@ -62,8 +65,8 @@ Recipe build(const Options& options, const BuildContext& context) {
   recipe.retention = topk({.name = "tova",
                            .budget = options.integer("tova_budget"),
                            .n_sink = options.integer("tova_n_sink"),
+                           .recent = options.integer("tova_recent"),
                            .shared_by_heads = options.boolean("tova_shared_heads"),
-                           .waits_for_prompt = options.choice("tova_prefill") == "whole",
                            .scorer = attention_last()});
   return recipe;
 }

@@ -21,7 +21,6 @@ class TopKRetention final : public Retention {
   explicit TopKRetention(TopK options) : o_(std::move(options)) {}
   std::string name() const override { return o_.name; }
   When when() const override { return o_.when; }
-  bool waits_for_prompt() const override { return o_.waits_for_prompt; }
   int budget() const override { return o_.budget; }
   bool shared_by_heads() const override { return o_.shared_by_heads; }
   const Scorer& scorer() const override { return *o_.scorer; }

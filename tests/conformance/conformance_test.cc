@@ -149,7 +149,10 @@ TEST_P(Conformance, scale_softcap_window_chunk_bias_alibi_and_sinks_hold) {
   ways[4].sinks = sinks;
   ways[5] = {{}, 0.2f, 5, 37, bias.data(), 150, slopes, sinks, 0};
   ways[6].chunk = 32;  // the calls below cross chunks at 128, and 149 lies inside one
-  ways[7] = {{}, 0, 5, 15, nullptr, 0, {}, sinks, 49};
+  ways[7].chunk = 49;
+  ways[7].window = 15;
+  ways[7].softcap = 5;
+  ways[7].sinks = sinks;
   for (const AttendIn& how : ways) {
     KVCache cache = make();
     data.feed(cache, {100});

@@ -53,11 +53,12 @@ TEST(CacheName, other_names_are_no_plain_caches) {
 }
 
 TEST(CacheName, caches_of_other_kinds_are_told_from_other_tensors) {
-  for (const char* name : {"cache_idx_k_l0", "cache_r_l3", "cache_s_l0", "dsv4_comp_l1"}) {
+  for (const char* name : {"cache_idx_k_l0", "cache_lidk_l3", "cache_ple_r_l0", "dsv4_comp_l1"}) {
     EXPECT_TRUE(is_foreign_cache(name)) << name;
   }
-  for (const char* name : {"cache_k_l0", "cache_v_l0", "ffn_moe_topk-3", ""})
+  for (const char* name : {"cache_k_l0", "cache_v_l0", "cache_r_l3", "cache_s_l0", "ffn_moe_topk-3", ""}) {
     EXPECT_FALSE(is_foreign_cache(name)) << name;
+  }
 }
 
 TEST(Alibi, slopes_of_a_power_of_two_are_a_geometric_sequence) {
@@ -92,14 +93,15 @@ TEST(RefuseModel, every_unsupported_kind_has_its_reason) {
   model.recurrent = true;
   EXPECT_THAT(refusal_of(model), HasSubstr("recurrent"));
   model = {};
-  model.hybrid = true;
-  EXPECT_THAT(refusal_of(model), HasSubstr("recurrent"));
-  model = {};
   model.diffusion = true;
   EXPECT_THAT(refusal_of(model), HasSubstr("not causal"));
-  model = {};
+}
+
+TEST(RefuseModel, windows_and_recurrent_layers_beside_attention_are_served) {
+  ModelFacts model;
   model.window = 512;
-  EXPECT_THAT(refusal_of(model), HasSubstr("window 512"));
+  model.hybrid = true;
+  EXPECT_EQ(refusal_of(model), "served");
 }
 
 TEST(RefuseModel, metadata_tells_the_rest) {
@@ -109,38 +111,75 @@ TEST(RefuseModel, metadata_tells_the_rest) {
     return refusal_of(model);
   };
   EXPECT_THAT(refusal({{"attention.causal", "false"}}), HasSubstr("not causal"));
-  EXPECT_THAT(refusal({{"attention.kv_lora_rank", "512"}}), HasSubstr("MLA"));
   EXPECT_THAT(refusal({{"ple.ngram_size", "3"}}), HasSubstr("n-gram"));
   EXPECT_THAT(refusal({{"split.count", "2"}}), HasSubstr("several files"));
-  EXPECT_EQ(refusal({{"split.count", "1"}, {"attention.kv_lora_rank", "0"}}), "served");
+  EXPECT_EQ(refusal({{"split.count", "1"}, {"attention.kv_lora_rank", "512"}}), "served");
 }
 
-TEST(RefuseModel, long_rope_is_refused_where_the_context_exceeds_the_original_one) {
+TEST(LongRope, the_original_context_decides) {
   ModelFacts model;
   model.tensors = {"token_embd.weight", "rope_factors_long.weight"};
-  model.trained_context = 131072;
   model.metadata["rope.scaling.original_context_length"] = "4096";
-  EXPECT_THAT(refusal_of(model), HasSubstr("LongRoPE"));
-  model.trained_context = 4096;
-  EXPECT_EQ(refusal_of(model), "served");
-  model.trained_context = 131072;
+  EXPECT_EQ(long_rope(model, 131072), 4096);
+  EXPECT_EQ(long_rope(model, 4097), 4096);
+  EXPECT_FALSE(long_rope(model, 4096));
+  model.tensors = {"blk.0.rope_factors_long.weight"};
+  EXPECT_EQ(long_rope(model, 131072), 4096);
   model.tensors = {"rope_freqs.weight"};
-  EXPECT_EQ(refusal_of(model), "served");
+  EXPECT_FALSE(long_rope(model, 131072));
+  model.tensors = {"rope_factors_long.weight"};
+  model.metadata.clear();
+  EXPECT_FALSE(long_rope(model, 131072));
 }
 
-TEST(RefuseAttention, grouped_heads_and_alibi_are_served) {
+TEST(WindowRule, masks_of_full_windowed_and_chunked_attention_are_told_apart) {
+  using Cells = std::vector<uint8_t>;  // at 0, 2n - 1, n, n + 1 and the query's own 2n
+  EXPECT_EQ(window_rule(Cells{1, 1, 1, 1, 1}, 16), WindowRule{});
+  EXPECT_EQ(window_rule(Cells{0, 1, 0, 1, 1}, 16), WindowRule{.window = 16});
+  EXPECT_EQ(window_rule(Cells{0, 0, 0, 0, 1}, 16), WindowRule{.chunk = 16});
+  EXPECT_EQ(window_rule(Cells{0, 1, 0, 1, 1, 0, 0}, 4096), WindowRule{.window = 4096});
+}
+
+TEST(WindowRule, any_other_mask_has_no_rule) {
+  using Cells = std::vector<uint8_t>;
+  EXPECT_FALSE(window_rule(Cells{0, 1, 1, 1, 1}, 16));  // one row more
+  EXPECT_FALSE(window_rule(Cells{0, 1, 0, 0, 1}, 16));  // a window half as long
+  EXPECT_FALSE(window_rule(Cells{1, 0, 1, 1, 1}, 16));
+  EXPECT_FALSE(window_rule(Cells{1, 1, 1, 1, 0}, 16));
+  EXPECT_FALSE(window_rule(Cells{1, 1, 1, 1}, 16));
+  EXPECT_FALSE(window_rule(Cells{}, 16));
+  EXPECT_FALSE(window_rule(Cells{1, 1, 1, 1, 1}, 0));
+}
+
+TEST(RefuseAttention, grouped_heads_alibi_softcap_and_sinks_are_served) {
   AttentionFacts node = attention(0);
   EXPECT_EQ(refusal_of(node), "served");
   node.max_bias = 8;
   EXPECT_EQ(refusal_of(node), "served");
   node.dim_v = 32;
+  node.softcap = 50;
+  node.sinks = true;
+  node.fused = false;
   EXPECT_EQ(refusal_of(node), "served");
 }
 
-TEST(RefuseAttention, values_inside_keys_are_mla) {
-  AttentionFacts node = attention(4);
+AttentionFacts latent_attention(int layer) {
+  AttentionFacts node = attention(layer);
   node.value_cache = node.key_cache;
-  EXPECT_THAT(refusal_of(node), HasSubstr("layer 4 uses multi-head latent attention"));
+  node.key_heads = node.value_heads = 1;
+  node.dim_k = 576;
+  node.dim_v = 512;
+  return node;
+}
+
+TEST(RefuseAttention, values_inside_keys_are_served_where_they_begin_one_head) {
+  EXPECT_EQ(refusal_of(latent_attention(4)), "served");
+  AttentionFacts node = latent_attention(4);
+  node.values_at_key_start = false;
+  EXPECT_THAT(refusal_of(node), HasSubstr("layer 4 has values that are not the first channels"));
+  node = latent_attention(4);
+  node.key_heads = node.value_heads = 3;
+  EXPECT_THAT(refusal_of(node), HasSubstr("not the first channels"));
 }
 
 TEST(RefuseAttention, caches_must_be_plain_and_of_one_layer) {
@@ -168,8 +207,7 @@ TEST(RefuseAttention, every_sign_of_another_kind_has_its_reason) {
   EXPECT_THAT(refusal([](AttentionFacts& n) { n.streams = 2; }), HasSubstr("streams"));
   EXPECT_THAT(refusal([](AttentionFacts& n) { n.q_heads = 8; }), HasSubstr("8 query, 3 key"));
   EXPECT_THAT(refusal([](AttentionFacts& n) { n.value_heads = 1; }), HasSubstr("heads"));
-  EXPECT_THAT(refusal([](AttentionFacts& n) { n.softcap = 50; }), HasSubstr("softcap"));
-  EXPECT_THAT(refusal([](AttentionFacts& n) { n.sinks = true; }), HasSubstr("sinks"));
+  EXPECT_THAT(refusal([](AttentionFacts& n) { n.bias = true; }), HasSubstr("bias"));
 }
 
 TEST(JudgeGraph, shapes_come_out_by_rising_layer) {
@@ -196,16 +234,60 @@ TEST(JudgeGraph, caches_of_other_kinds_are_refused) {
   EXPECT_THAT(refusal_of(graph), HasSubstr("'cache_idx_k_l0'"));
 }
 
-TEST(JudgeGraph, shared_caches_are_refused) {
+TEST(JudgeGraph, later_layers_may_read_a_cache_in_the_same_way) {
   GraphFacts graph = graph_of({0, 1});
   graph.attention.push_back(attention(1));
+  GraphVerdict verdict = judge_graph(graph);
+  ASSERT_FALSE(verdict.refusal) << *verdict.refusal;
+  ASSERT_EQ(verdict.rules.size(), 2U);
+  EXPECT_EQ(verdict.rules[0].readers, 1);
+  EXPECT_EQ(verdict.rules[1].readers, 2);
+  graph.attention.back().visible = {0};
   EXPECT_THAT(refusal_of(graph), HasSubstr("share the KV cache of layer 1"));
 }
 
-TEST(JudgeGraph, a_written_cache_needs_its_flash_attention) {
+TEST(JudgeGraph, rules_come_from_nodes_and_masks) {
+  GraphFacts graph = graph_of({0, 1, 2});
+  graph.window = 64;
+  graph.attention[0].visible = {1, 1, 1, 1, 1};
+  graph.attention[1].visible = {0, 1, 0, 1, 1};
+  graph.attention[1].softcap = 30;
+  graph.attention[1].sinks = true;
+  graph.attention[2].visible = {0, 0, 0, 0, 1};
+  graph.attention[2].max_bias = 8;
+  graph.attention[2].fused = false;
+  GraphVerdict verdict = judge_graph(graph);
+  ASSERT_FALSE(verdict.refusal) << *verdict.refusal;
+  EXPECT_EQ(verdict.rules[0].window, WindowRule{});
+  EXPECT_EQ(verdict.rules[1].window, WindowRule{.window = 64});
+  EXPECT_EQ(verdict.rules[2].window, WindowRule{.chunk = 64});
+  EXPECT_TRUE(verdict.rules[1].softcap && verdict.rules[1].sinks && !verdict.rules[1].alibi && verdict.rules[1].fused);
+  EXPECT_TRUE(verdict.rules[2].alibi && !verdict.rules[2].fused);
+  ModelFacts model;
+  model.hybrid = true;
+  EXPECT_EQ(attention_kind(model, verdict.layers, verdict.rules),
+            "grouped heads, window 64 in 1 of 3 layers, chunks of 64 in 1 of 3 layers, ALiBi in 1 of 3 layers, "
+            "softcap in 1 of 3 layers, sinks in 1 of 3 layers, no flash attention in 1 of 3 layers, beside recurrent "
+            "layers");
+  graph.attention[2].visible = {0, 0, 0, 1, 1};
+  EXPECT_THAT(refusal_of(graph), HasSubstr("layer 2 has a mask"));
+}
+
+TEST(JudgeGraph, latent_attention_writes_no_values) {
+  GraphFacts graph = graph_of({0});
+  graph.attention[0] = latent_attention(0);
+  EXPECT_THAT(refusal_of(graph), HasSubstr("instead of 1 and 0"));
+  graph.writes.pop_back();
+  const GraphVerdict verdict = judge_graph(graph);
+  ASSERT_FALSE(verdict.refusal) << *verdict.refusal;
+  EXPECT_TRUE(verdict.rules[0].values_in_keys);
+  EXPECT_EQ(verdict.layers[0].dim_v, 512);
+}
+
+TEST(JudgeGraph, a_written_cache_needs_its_attention) {
   GraphFacts graph = graph_of({0, 1});
   graph.attention.pop_back();
-  EXPECT_THAT(refusal_of(graph), HasSubstr("layer 1 does not use flash attention"));
+  EXPECT_THAT(refusal_of(graph), HasSubstr("layer 1 stores keys and values, but its attention was not found"));
 }
 
 TEST(JudgeGraph, an_attended_cache_must_be_written_once) {

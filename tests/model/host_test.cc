@@ -75,20 +75,8 @@ TEST(Host, random_models_of_grouped_heads_and_alibi_are_served) {
   EXPECT_EQ(problem(RandomModel{.architecture = "olmo2"}), "served");
 }
 
-TEST(Refusal, sliding_windows) {
-  const RandomModel model{.architecture = "olmo2", .layers = 4, .metadata = {{"attention.sliding_window", 128U}}};
-  EXPECT_THAT(problem(model), AllOf(HasSubstr("model.gguf"), HasSubstr("window 128"), HasSubstr("not supported")));
-}
-
 TEST(Refusal, attention_that_is_not_causal) {
   EXPECT_THAT(problem(RandomModel{.metadata = {{"attention.causal", false}}}), HasSubstr("not causal"));
-}
-
-TEST(Refusal, rope_factors_that_depend_on_the_context) {
-  const RandomModel model{
-      .metadata = {{"rope.scaling.type", "longrope"}, {"rope.scaling.original_context_length", 1024U}},
-      .more_tensors = {"rope_factors_long.weight", "rope_factors_short.weight"}};
-  EXPECT_THAT(problem(model), HasSubstr("LongRoPE"));
 }
 
 TEST(Refusal, an_unknown_architecture) {

@@ -189,7 +189,8 @@ TEST(FailedCall, a_failure_inside_the_graph_reaches_the_caller_and_the_host_goes
   Tiny tiny({.layers = 3});
   const std::vector<Token> tokens = test::text_tokens(tiny.host(), 10);
   try {
-    tiny.host().compute(failing, tokens, 0, Logits::none);
+    const Turn turn{&failing, tokens, 0, Logits::none};
+    tiny.host().compute(std::span(&turn, 1));
     FAIL() << "the exception was lost";
   } catch (const std::runtime_error& error) {
     EXPECT_STREQ(error.what(), "no attention today");

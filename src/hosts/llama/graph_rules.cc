@@ -1,11 +1,13 @@
 #include "hosts/llama/graph_rules.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 namespace veloxquant::llama {
 namespace {
@@ -30,18 +32,40 @@ struct LayerUse {
   std::vector<const AttentionFacts*> readers;
 };
 
+bool values_in_keys(const AttentionFacts& node) { return node.key_cache == node.value_cache; }
+
 std::optional<std::string> refuse_use(int layer, const LayerUse& use) {
   if (use.readers.empty()) {
-    return fmt::format("layer {} does not use flash attention, which is where our attention is put in", layer);
+    return fmt::format("layer {} stores keys and values, but its attention was not found", layer);
   }
-  if (use.readers.size() > 1) {
-    return fmt::format("layers share the KV cache of layer {}, which is not supported", layer);
+  const AttentionFacts& first = *use.readers.front();
+  for (const AttentionFacts* node : use.readers) {
+    if (auto refusal = refuse_attention(*node)) return refusal;
+    const auto geometry = [](const AttentionFacts& n) {
+      return std::tuple(n.value_cache, n.q_heads, n.key_heads, n.dim_k, n.dim_v, n.visible);
+    };
+    if (geometry(*node) != geometry(first)) {
+      return fmt::format("layers that share the KV cache of layer {} read it in different ways", layer);
+    }
   }
-  if (use.key_writes != 1 || use.value_writes != 1) {
-    return fmt::format("layer {} writes its keys {} times and its values {} times a call instead of once", layer,
-                       use.key_writes, use.value_writes);
+  const int values = values_in_keys(first) ? 0 : 1;
+  if (use.key_writes != 1 || use.value_writes != values) {
+    return fmt::format("layer {} writes its keys {} times and its values {} times a call instead of 1 and {}", layer,
+                       use.key_writes, use.value_writes, values);
   }
-  return refuse_attention(*use.readers.front());
+  return std::nullopt;
+}
+
+LayerRule rule_of(const LayerUse& use) {
+  const AttentionFacts& node = *use.readers.front();
+  LayerRule rule;
+  rule.values_in_keys = values_in_keys(node);
+  rule.readers = static_cast<int>(use.readers.size());
+  rule.fused = node.fused;
+  rule.softcap = node.softcap != 0;
+  rule.sinks = node.sinks;
+  rule.alibi = node.max_bias > 0;
+  return rule;
 }
 
 LayerShape shape_of(int layer, const AttentionFacts& node) {
@@ -50,7 +74,8 @@ LayerShape shape_of(int layer, const AttentionFacts& node) {
           .dim_k = node.dim_k,
           .dim_v = node.dim_v,
           .layer = layer,
-          .input = DType::f32};
+          .input = DType::f32,
+          .value_is_key_prefix = node.key_cache == node.value_cache};
 }
 
 }  // namespace
@@ -66,6 +91,8 @@ std::optional<CacheName> parse_cache_name(std::string_view name) {
 }
 
 bool is_foreign_cache(std::string_view name) {
+  // States of recurrent layers stay in llama's hands, where the keep of the last cell preserves them.
+  if (name.starts_with("cache_r_l") || name.starts_with("cache_s_l")) return false;
   return (name.starts_with("cache_") && !parse_cache_name(name)) || name.starts_with("dsv4_");
 }
 
@@ -91,30 +118,41 @@ std::optional<std::string> refuse_model(const ModelFacts& model) {
   if (model.diffusion || (causal != model.metadata.end() && causal->second == "false")) {
     return "its attention is not causal";
   }
-  if (model.recurrent || model.hybrid) return "it keeps recurrent state, which is not supported";
-  if (model.window > 0) {
-    return fmt::format("it uses sliding window or chunked attention (window {}), which is not supported", model.window);
-  }
-  if (number(model, "attention.kv_lora_rank") > 0) {
-    return "it uses multi-head latent attention (MLA), which is not supported";
-  }
+  if (model.recurrent && !model.hybrid) return "all of its layers are recurrent: it has no KV cache";
   if (number(model, "ple.ngram_size") > 0 || number(model, "ngram_size") > 0) {
     return "its embeddings depend on earlier tokens (n-grams), which is not supported";
   }
-  // llama chooses the RoPE factors by its own context size, which says nothing about ours.
-  if (has_tensor_ending(model, "rope_factors_long.weight") &&
-      model.trained_context > number(model, "rope.scaling.original_context_length")) {
-    return "its RoPE factors depend on the context size (LongRoPE), which is not supported";
+  return std::nullopt;
+}
+
+std::optional<int> long_rope(const ModelFacts& model, int context) {
+  const auto original = static_cast<int>(number(model, "rope.scaling.original_context_length"));
+  if (!has_tensor_ending(model, "rope_factors_long.weight") || original <= 0 || context <= original)
+    return std::nullopt;
+  return original;
+}
+
+std::optional<WindowRule> window_rule(std::span<const uint8_t> visible, int size) {
+  const std::array<int, 5> positions = probe_positions(size);
+  if (size < 1 || visible.size() < positions.size()) return std::nullopt;
+  const int query = positions.back();
+  for (const WindowRule& rule : {WindowRule{}, WindowRule{.window = size}, WindowRule{.chunk = size}}) {
+    const auto sees = [&](int position) {
+      return (rule.window == 0 || query - position < rule.window) &&
+             (rule.chunk == 0 || position >= query / rule.chunk * rule.chunk);
+    };
+    const auto fits = [&](size_t i) { return (visible[i] != 0) == sees(positions[i]); };
+    if (fits(0) && fits(1) && fits(2) && fits(3) && fits(4)) return rule;
   }
   return std::nullopt;
 }
 
 std::optional<std::string> refuse_attention(const AttentionFacts& node) {
   const std::optional<CacheName> key = parse_cache_name(node.key_cache), value = parse_cache_name(node.value_cache);
-  if (node.key_cache == node.value_cache && key) {
-    return fmt::format("layer {} uses multi-head latent attention (MLA), which is not supported", key->layer);
-  }
-  if (!key || key->side != Side::key || !value || value->side != Side::value || key->layer != value->layer) {
+  const bool one = values_in_keys(node);
+  if (!key || key->side != Side::key ||
+      (!one && (!value || value->side != Side::value || key->layer != value->layer))) {
+    if (node.key_cache.starts_with("node_")) return "it attends to rows chosen in the graph, not to its KV cache";
     return fmt::format("it attends to '{}' and '{}', which is no plain KV cache", node.key_cache, node.value_cache);
   }
   const auto refuse = [&](std::string_view what) { return fmt::format("layer {} {}", key->layer, what); };
@@ -126,8 +164,10 @@ std::optional<std::string> refuse_attention(const AttentionFacts& node) {
     return refuse(fmt::format("has {} query, {} key and {} value heads, which do not divide", node.q_heads,
                               node.key_heads, node.value_heads));
   }
-  if (node.softcap != 0) return refuse("caps its attention logits (softcap), which is not supported");
-  if (node.sinks) return refuse("uses attention sinks, which is not supported");
+  if (one && (node.key_heads != 1 || !node.values_at_key_start || node.dim_v > node.dim_k)) {
+    return refuse("has values that are not the first channels of one head of keys");
+  }
+  if (node.bias) return refuse("adds a bias to its attention logits, which is not supported");
   return std::nullopt;
 }
 
@@ -135,21 +175,61 @@ GraphVerdict judge_graph(const GraphFacts& graph) {
   std::map<int, LayerUse> uses;
   for (const std::string& name : graph.writes) {
     const std::optional<CacheName> cache = parse_cache_name(name);
-    if (!cache) return {{}, fmt::format("it keeps a cache of another kind ('{}'), which is not supported", name)};
+    if (!cache) return {{}, {}, fmt::format("it keeps a cache of another kind ('{}'), which is not supported", name)};
     ++(cache->side == Side::key ? uses[cache->layer].key_writes : uses[cache->layer].value_writes);
   }
+  if (uses.empty()) return {{}, {}, "it has no KV cache"};
   for (const AttentionFacts& node : graph.attention) {
     const std::optional<CacheName> cache = parse_cache_name(node.key_cache);
-    if (!cache) return {{}, refuse_attention(node)};
+    if (!cache) return {{}, {}, refuse_attention(node)};
     uses[cache->layer].readers.push_back(&node);
   }
-  if (uses.empty()) return {{}, "it has no KV cache"};
   GraphVerdict verdict;
   for (const auto& [layer, use] : uses) {
-    if (auto refusal = refuse_use(layer, use)) return {{}, std::move(refusal)};
+    if (auto refusal = refuse_use(layer, use)) return {{}, {}, std::move(refusal)};
     verdict.layers.push_back(shape_of(layer, *use.readers.front()));
+    verdict.rules.push_back(rule_of(use));
+    if (graph.window == 0) continue;
+    const auto rule = window_rule(use.readers.front()->visible, graph.window);
+    if (!rule)
+      return {{}, {}, fmt::format("layer {} has a mask that is neither causal, nor a window, nor chunks", layer)};
+    verdict.rules.back().window = *rule;
   }
   return verdict;
+}
+
+std::string attention_kind(const ModelFacts& model, std::span<const LayerShape> layers,
+                           std::span<const LayerRule> rules) {
+  std::vector<std::string> parts;
+  const auto count = [&](auto&& is) { return std::count_if(rules.begin(), rules.end(), is); };
+  const auto add = [&](std::string name, auto&& is) {
+    const auto layers_with = count(is);
+    if (layers_with == 0) return;
+    if (static_cast<size_t>(layers_with) < rules.size()) {
+      name += fmt::format(" in {} of {} layers", layers_with, rules.size());
+    }
+    parts.push_back(std::move(name));
+  };
+  const auto largest = [&](int WindowRule::*size) {
+    int result = 0;
+    for (const LayerRule& rule : rules) result = std::max(result, rule.window.*size);
+    return result;
+  };
+  const bool grouped =
+      std::any_of(layers.begin(), layers.end(), [](const LayerShape& s) { return s.q_heads != s.kv_heads; });
+  const bool latent = count([](const LayerRule& r) { return r.values_in_keys; }) > 0;
+  parts.push_back(latent ? "multi-head latent" : grouped ? "grouped heads" : "a KV head per head");
+  add(fmt::format("window {}", largest(&WindowRule::window)), [](const LayerRule& r) { return r.window.window > 0; });
+  add(fmt::format("chunks of {}", largest(&WindowRule::chunk)), [](const LayerRule& r) { return r.window.chunk > 0; });
+  add("ALiBi", [](const LayerRule& r) { return r.alibi; });
+  add("softcap", [](const LayerRule& r) { return r.softcap; });
+  add("sinks", [](const LayerRule& r) { return r.sinks; });
+  add("shared by later layers", [](const LayerRule& r) { return r.readers > 1; });
+  add("no flash attention", [](const LayerRule& r) { return !r.fused; });
+  if (model.tensors.contains("position_embd.weight")) parts.push_back("learned positions");
+  if (has_tensor_ending(model, "rope_factors_long.weight")) parts.push_back("LongRoPE");
+  if (model.hybrid) parts.push_back("beside recurrent layers");
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 }  // namespace veloxquant::llama

@@ -36,6 +36,8 @@ std::map<std::string, std::string> read_metadata(const llama_model& model) {
   return metadata;
 }
 
+}  // namespace
+
 std::set<std::string> read_tensor_names(const std::string& path) {
   const std::unique_ptr<gguf_context, void (*)(gguf_context*)> file(
       gguf_init_from_file(path.c_str(), {.no_alloc = true, .ctx = nullptr}), gguf_free);
@@ -45,11 +47,9 @@ std::set<std::string> read_tensor_names(const std::string& path) {
   return names;
 }
 
-}  // namespace
-
-ModelFacts read_facts(const llama_model& model, const std::string& path) {
+ModelFacts read_facts(const llama_model& model, std::set<std::string> tensors) {
   ModelFacts facts;
-  facts.tensors = read_tensor_names(path);
+  facts.tensors = std::move(tensors);
   for (const auto& [key, value] : read_metadata(model)) {
     if (key == "general.architecture") facts.architecture = value;
     facts.metadata[key] = value;

@@ -27,6 +27,7 @@ PlainRun::PlainRun(LlamaHost& host, const PlainOptions& options)
   params.n_ctx = static_cast<uint32_t>(options.context);
   params.n_batch = params.n_ubatch = static_cast<uint32_t>(options.chunk_tokens);
   params.n_seq_max = 1;
+  params.yarn_orig_ctx = static_cast<uint32_t>(host.original_context());
   params.kv_unified = true;
   params.n_threads = params.n_threads_batch = host.threads();
   params.type_k = params.type_v = static_cast<ggml_type>(type_);
@@ -66,8 +67,10 @@ std::span<const float> PlainRun::decode(std::span<const Token> tokens, Logits lo
 size_t PlainRun::cache_bytes(int tokens) const {
   const auto type = static_cast<ggml_type>(type_);
   size_t row_bytes = 0;
-  for (const LayerShape& shape : host_.layers()) {
-    row_bytes += ggml_row_size(type, shape.kv_heads * shape.dim_k) + ggml_row_size(type, shape.kv_heads * shape.dim_v);
+  for (size_t i = 0; i < host_.layers().size(); ++i) {
+    const LayerShape& shape = host_.layers()[i];
+    row_bytes += ggml_row_size(type, shape.kv_heads * shape.dim_k);
+    if (!host_.rules()[i].values_in_keys) row_bytes += ggml_row_size(type, shape.kv_heads * shape.dim_v);
   }
   return row_bytes * static_cast<size_t>(tokens);
 }
