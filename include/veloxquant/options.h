@@ -32,6 +32,15 @@ struct OptionSpec {
   std::string range_text() const;  ///< "1..8", "block_flush | aligned_window", "true | false"
 };
 
+OptionSpec integer_option(std::string_view name, std::string_view alias, int64_t def, double min, double max,
+                          std::string_view meaning);
+OptionSpec real_option(std::string_view name, std::string_view alias, double def, double min, double max,
+                       std::string_view meaning);
+OptionSpec boolean_option(std::string_view name, std::string_view alias, bool def, std::string_view meaning);
+/// The default is the first choice.
+OptionSpec choice_option(std::string_view name, std::string_view alias, std::vector<std::string_view> choices,
+                         std::string_view meaning);
+
 /// The options of one method instance: declared rows with their values. Reads are counted, so that a declared
 /// option nobody reads fails a test.
 class Options {

@@ -114,6 +114,23 @@ std::string OptionSpec::range_text() const {
   return nullable(*this) ? text + " | none" : text;
 }
 
+OptionSpec integer_option(std::string_view name, std::string_view alias, int64_t def, double min, double max,
+                          std::string_view meaning) {
+  return {name, alias, OptionType::integer, def, min, max, {}, meaning};
+}
+OptionSpec real_option(std::string_view name, std::string_view alias, double def, double min, double max,
+                       std::string_view meaning) {
+  return {name, alias, OptionType::real, def, min, max, {}, meaning};
+}
+OptionSpec boolean_option(std::string_view name, std::string_view alias, bool def, std::string_view meaning) {
+  return {name, alias, OptionType::boolean, def, 0, 0, {}, meaning};
+}
+OptionSpec choice_option(std::string_view name, std::string_view alias, std::vector<std::string_view> choices,
+                         std::string_view meaning) {
+  std::string def(choices.front());
+  return {name, alias, OptionType::choice, std::move(def), 0, 0, std::move(choices), meaning};
+}
+
 Options::Options(std::vector<OptionSpec> specs) : specs_(std::move(specs)) {
   for (const OptionSpec& spec : specs_) values_.emplace(spec.name, spec.def);
 }

@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "core/check.h"
-#include "engine/attend.h"
+#include "engine/attention.h"
 #include "engine/layer.h"
 #include "kernels/kernels.h"
 #include "veloxquant/errors.h"

@@ -117,7 +117,7 @@ class KVCache::Layer {
   bool commits_at_once() const { return recipe_.query_source == QuerySource::proxy; }
 
  private:
-  friend class Attention;  // one attend call, in attend.cc
+  friend class Attention;
   void check_append(const Tensor& k, const Tensor& v, const CallInfo& info) const;
   void check_queries(const AttendIn& in, std::span<const Range> valid) const;
   void commit_sequence(int batch_row);

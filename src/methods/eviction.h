@@ -7,14 +7,10 @@
 namespace veloxquant::eviction {
 
 inline OptionSpec query_source_option() {
-  return {.name = "query_source",
-          .alias = {},
-          .type = OptionType::choice,
-          .def = "auto",
-          .choices = {"auto", "true", "proxy"},
-          .meaning =
-              "scores from the call's queries, or from its keys where none come; from queries alone; from keys "
-              "alone, at once"};
+  return choice_option(
+      "query_source", "", {"auto", "true", "proxy"},
+      "scores from the call's queries, or from its keys where none come; from queries alone; from keys "
+      "alone, at once");
 }
 
 inline QuerySource query_source(const Options& options) {

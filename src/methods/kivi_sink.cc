@@ -12,20 +12,11 @@ namespace {
 
 std::vector<OptionSpec> options() {
   std::vector<OptionSpec> rows = kivi_options();
-  rows.push_back({.name = "n_sink_tokens",
-                  .alias = "n_sink",
-                  .type = OptionType::integer,
-                  .def = int64_t{5},
-                  .min = 0,
-                  .max = 1 << 30,
-                  .choices = {},
-                  .meaning = "rows that stay exact for ever, per sequence; 0: plain kivi"});
-  rows.push_back({.name = "sink_signal",
-                  .alias = {},
-                  .type = OptionType::choice,
-                  .def = "key_norm",
-                  .choices = {"key_norm", "two_sided", "external"},
-                  .meaning = "which rows: the largest keys, the keys farthest from the median, or what the host says"});
+  rows.push_back(integer_option("n_sink_tokens", "n_sink", 5, 0, 1 << 30,
+                                "rows that stay exact for ever, per sequence; 0: plain kivi"));
+  rows.push_back(
+      choice_option("sink_signal", "", {"key_norm", "two_sided", "external"},
+                    "which rows: the largest keys, the keys farthest from the median, or what the host says"));
   return rows;
 }
 

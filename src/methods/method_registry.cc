@@ -229,14 +229,7 @@ const MethodDef* find_method(std::string_view name) {
 
 const std::vector<OptionSpec>& general_options() {
   static const std::vector<OptionSpec> options = {
-      {.name = "seed",
-       .alias = {},
-       .type = OptionType::integer,
-       .def = int64_t{42},
-       .min = -0x1p63,
-       .max = 0x1p63,
-       .choices = {},
-       .meaning = "base seed; layer i uses seed + i"},
+      integer_option("seed", "", 42, -0x1p63, 0x1p63, "base seed; layer i uses seed + i"),
       {.name = "dtype",
        .alias = {},
        .type = OptionType::choice,

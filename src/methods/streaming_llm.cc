@@ -12,28 +12,10 @@ namespace veloxquant {
 namespace {
 
 const std::vector<OptionSpec> kOptions = {
-    {.name = "stream_n_sink",
-     .alias = "n_sink",
-     .type = OptionType::integer,
-     .def = int64_t{4},
-     .min = 0,
-     .max = 1 << 30,
-     .choices = {},
-     .meaning = "first positions, kept for ever"},
-    {.name = "stream_window_size",
-     .alias = "window",
-     .type = OptionType::integer,
-     .def = int64_t{512},
-     .min = 1,
-     .max = 1 << 30,
-     .choices = {},
-     .meaning = "newest rows kept, sinks not counted"},
-    {.name = "stream_positions",
-     .alias = "positions",
-     .type = OptionType::choice,
-     .def = "true",
-     .choices = {"true", "cache"},
-     .meaning = "positions of sinks: their own, or those inside the cache (needs the host's RoPE frequencies)"},
+    integer_option("stream_n_sink", "n_sink", 4, 0, 1 << 30, "first positions, kept for ever"),
+    integer_option("stream_window_size", "window", 512, 1, 1 << 30, "newest rows kept, sinks not counted"),
+    choice_option("stream_positions", "positions", {"true", "cache"},
+                  "positions of sinks: their own, or those inside the cache (needs the host's RoPE frequencies)"),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape& shape) {

@@ -21,7 +21,7 @@ std::vector<std::string> other_values(const OptionSpec& option) {
     case OptionType::integer: {
       const int64_t value = none ? 100 : std::get<int64_t>(option.def);
       texts.push_back(std::to_string(static_cast<double>(value) < option.max ? value + 1 : value - 1));
-      if (static_cast<double>(3 * value + 1) <= option.max) texts.push_back(std::to_string(3 * value + 1));
+      if (static_cast<double>(3 * value + 40) <= option.max) texts.push_back(std::to_string(3 * value + 40));
       break;
     }
     case OptionType::real:

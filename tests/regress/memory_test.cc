@@ -2,7 +2,7 @@
 #include <thread>
 
 #include "allocation_meter.h"
-#include "engine/attend.h"
+#include "engine/attention.h"
 #include "fault_inputs.h"
 #include "kernels/kernels.h"
 
