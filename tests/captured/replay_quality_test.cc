@@ -48,8 +48,39 @@ TEST(Quality, turboquant_rvq_is_as_good_as_specified) {
   EXPECT_LE(rows[0].at("bits_per_element"), 10.43);
 }
 
+TEST(Quality, evictors_on_true_queries_beat_the_plain_window) {
+  const json rows =
+      captured_rows({"--methods", "streaming_llm,h2o(budget=513),tova(budget=513),snapkv,snapkv+kivi(bits=4),knorm"});
+  SKIP_WITHOUT_TENSORS(rows);
+  const auto error = [&](size_t method, bool fetched) { return rows[2 * method + (fetched ? 1 : 0)].at("error"); };
+  EXPECT_NEAR(error(0, false), 0.0886, 1e-3);
+  EXPECT_LE(error(1, false), 0.06);
+  EXPECT_LE(error(2, false), 0.045);
+  EXPECT_LE(error(3, false), 0.02);
+  EXPECT_LE(error(4, false), 0.025);
+  // Keys in place of queries: no worse than the original system, which has nothing else.
+  EXPECT_LE(error(1, true), 0.1258);
+  EXPECT_LE(error(2, true), 0.5160);
+  EXPECT_LE(error(3, true), 0.2498);
+  EXPECT_LE(error(5, true), 0.1935);
+  EXPECT_EQ(rows[2].at("rows_kept"), 513);
+}
+
+TEST(Quality, kivi_sink_is_as_good_as_specified) {
+  const json rows = captured_rows({"--methods",
+                                   "kivi_sink(flush_rule=aligned_window),kivi(flush_rule=aligned_window),"
+                                   "kivi_sink(flush_rule=aligned_window,sink_signal=two_sided)",
+                                   "--ways", "step"});
+  SKIP_WITHOUT_TENSORS(rows);
+  EXPECT_LE(rows[0].at("error"), 0.101);
+  EXPECT_LE(rows[0].at("bits_per_element"), 4.74);
+  EXPECT_LT(rows[0].at("error"), rows[1].at("error"));
+  EXPECT_LE(rows[2].at("error"), 0.05) << "the sinks of this model have small keys";
+}
+
 TEST(Quality, the_ways_agree_to_rounding) {
-  const json rows = captured_rows({});
+  // Without scores from queries there is one result.
+  const json rows = captured_rows({"--methods", "exact,kivi,kivi_sink,turboquant_rvq,knorm,streaming_llm"});
   SKIP_WITHOUT_TENSORS(rows);
   for (size_t i = 0; i < rows.size(); i += 2) {
     const double step = rows[i].at("error"), fetched = rows[i + 1].at("error");
