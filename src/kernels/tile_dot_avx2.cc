@@ -4,8 +4,12 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
+#endif
 #include "kernels/tile_dot-inl.h"
 
 namespace veloxquant::kernels {
@@ -46,5 +50,9 @@ struct Avx2 {
 void tile_dot_avx2(const TileDot& dot) { tile_dot<Avx2>(dot); }
 
 }  // namespace veloxquant::kernels
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif

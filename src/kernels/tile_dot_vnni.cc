@@ -4,8 +4,12 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 
+#ifdef __clang__
+#pragma clang attribute push(__attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma"))), apply_to = function)
+#else
 #pragma GCC push_options
 #pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma")
+#endif
 #include "kernels/tile_dot-inl.h"
 
 namespace veloxquant::kernels {
@@ -41,5 +45,9 @@ struct Vnni {
 void tile_dot_vnni(const TileDot& dot) { tile_dot<Vnni>(dot); }
 
 }  // namespace veloxquant::kernels
+#ifdef __clang__
+#pragma clang attribute pop
+#else
 #pragma GCC pop_options
+#endif
 #endif
