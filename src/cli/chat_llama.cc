@@ -4,6 +4,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "cli/app.h"
 #include "cli/writer_llama.h"
@@ -34,9 +35,8 @@ class Conversation {
 
   void say(const std::string& message) {
     messages_.push_back({"user", message});
-    const std::string text = host_.chat_text(messages_);
     try {
-      answer(text);
+      answer(host_.chat_text(messages_));
     } catch (const std::exception&) {
       messages_.pop_back();  // the conversation stands as before the message
       throw;
@@ -50,7 +50,7 @@ class Conversation {
     writer_ = std::make_unique<Writer>(*session, options_.temperature, options_.seed);
     session_ = std::move(session);
     method_ = method;
-    fed_.clear();
+    fed_ = "";
     unfed_.reset();
     figures_ = {};
   }
@@ -62,7 +62,7 @@ class Conversation {
   // The cache holds `fed_`. What a template makes of the longer conversation goes on from there, or it does not (it may
   // trim what was said): then all of it is computed anew.
   void answer(const std::string& text) {
-    if (!text.starts_with(fed_) || session_->closed()) {
+    if (!fed_ || !text.starts_with(*fed_) || session_->closed()) {
       const std::vector<std::string> sets = method_ == options_.method ? options_.sets : std::vector<std::string>();
       const Figures before = figures_;
       start(method_, sets);
@@ -70,7 +70,7 @@ class Conversation {
     }
     std::vector<Token> prompt;
     if (unfed_) prompt.push_back(*unfed_);
-    const std::vector<Token> rest = host_.tokenize(std::string_view(text).substr(fed_.size()), true, fed_.empty());
+    const std::vector<Token> rest = host_.tokenize(std::string_view(text).substr(fed_->size()), true, fed_->empty());
     prompt.insert(prompt.end(), rest.begin(), rest.end());
     const int room = session_->room() - static_cast<int>(prompt.size());
     if (room < 1) {
@@ -79,11 +79,10 @@ class Conversation {
                       "--method 'streaming_llm' --set positions=cache has no end",
                       session_->position(), prompt.size()));
     }
-    fed_.clear();  // until all of it is fed
+    fed_.reset();
     figures_ += writer_->run(prompt, std::min(room, options_.most_tokens));
-    fed_ = text + writer_->text();
+    if (writer_->prompt_fed()) fed_ = text + writer_->text();
     unfed_ = writer_->unfed();
-    if (!writer_->prompt_fed()) fed_ = "\xff";  // no text begins so
   }
 
   LlamaHost& host_;
@@ -92,7 +91,7 @@ class Conversation {
   std::unique_ptr<Session> session_;
   std::unique_ptr<Writer> writer_;
   std::vector<ChatMessage> messages_;
-  std::string fed_;
+  std::optional<std::string> fed_;  ///< nothing: a call was left in between
   std::optional<Token> unfed_;
   Figures figures_;
 };

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <vector>
 
 #include "core/scratch.h"
 #include "kernels/kernels.h"
@@ -44,6 +43,7 @@ struct Attention::Tile {
   float* max;        // [queries]
   float* sum;        // [queries]
   float* factor;     // [queries], 1 / denominator
+  float* share;      // [queries], of the masses
   float* acc_coded;  // [queries][value_.acc]
   float* acc_exact;  // [queries][value_dim_]
   float* codec_tile;
@@ -124,7 +124,7 @@ size_t Attention::scratch_floats() const {
   const size_t weights = padded(queries * kept_rows) + padded(queries * (keeps ? spans : 1));
   const size_t rotated = layer_.rotates_pool_queries() ? padded(queries * static_cast<size_t>(shape_.dim_k)) : 0;
   return padded(queries * static_cast<size_t>(shape_.dim_k)) + padded(queries * static_cast<size_t>(key_.query)) +
-         rotated + kSpanRows + weights + 3 * padded(queries) + padded(queries * static_cast<size_t>(value_.acc)) +
+         rotated + kSpanRows + weights + 4 * padded(queries) + padded(queries * static_cast<size_t>(value_.acc)) +
          padded(queries * static_cast<size_t>(value_dim_)) + padded(tile);
 }
 
@@ -304,6 +304,7 @@ void Attention::gather(Tile& tile) const {
   tile.max = take(queries);
   tile.sum = take(queries);
   tile.factor = take(queries);
+  tile.share = take(queries);
   tile.acc_coded = take(queries * static_cast<size_t>(value_.acc));
   tile.acc_exact = take(queries * static_cast<size_t>(value_dim_));
 
@@ -521,19 +522,12 @@ void Attention::write(Tile& tile) const {
 
 // `maxima`: what the weights of the span's rows are relative to.
 void Attention::add_masses(const Tile& tile, Range rows, const float* maxima, float* mass) const {
-  float factors[2 * kTileQueries];  // one token has at most so many heads, or the tile holds one token alone
-  std::vector<float> many;
-  float* factor = factors;
-  if (tile.queries > 2 * kTileQueries) {
-    many.resize(static_cast<size_t>(tile.queries));
-    factor = many.data();
-  }
   for (int i = 0; i < tile.queries; ++i) {
-    factor[i] = maxima[i] == kMinusInfinity ? 0.0f
-                                            : query_weight(tile, i) / static_cast<float>(group_) * tile.factor[i] *
-                                                  std::exp(maxima[i] - tile.max[i]);
+    tile.share[i] = maxima[i] == kMinusInfinity ? 0.0f
+                                                : query_weight(tile, i) / static_cast<float>(group_) * tile.factor[i] *
+                                                      std::exp(maxima[i] - tile.max[i]);
   }
-  kernels::multiply_accumulate(1, rows.size(), tile.queries, factor, 0, 1, tile.span_weights(rows), tile.ld,
+  kernels::multiply_accumulate(1, rows.size(), tile.queries, tile.share, 0, 1, tile.span_weights(rows), tile.ld,
                                mass + rows.begin, rows.size());
 }
 

@@ -196,12 +196,7 @@ void KVCache::Layer::drop(Sequence& sequence, RowTable& table, Range heads, std:
         stream.exact.restart(stream.coded.end());
         stream.exact.append({tail.data(), dim(side), count, dim(side)});
       }
-      stream.coded.release_vacant([&](Range block) {
-        for (int r = block.begin; r < block.end; ++r) {
-          if (table.position(r) != kNoPosition) return false;
-        }
-        return true;
-      });
+      stream.coded.release_vacant([&](Range block) { return table.vacant(block); });
     }
   }
   table.remove(gone);

@@ -33,6 +33,14 @@ class RowTable {
     if (listed_) return positions_[static_cast<size_t>(row)];
     return std::binary_search(holes_.begin(), holes_.end(), row) ? kNoPosition : base_ + row;
   }
+  /// All of them are holes.
+  bool vacant(Range rows) const {
+    if (holes() < rows.size()) return false;
+    for (int r = rows.begin; r < rows.end; ++r) {
+      if (position(r) != kNoPosition) return false;
+    }
+    return true;
+  }
   /// out[i] = position(rows.begin + i).
   void positions(Range rows, int32_t* out) const {
     if (listed_) {

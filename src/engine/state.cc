@@ -106,20 +106,13 @@ void put_rows(Writer& writer, const BlockList& list) {
   });
 }
 
-bool vacant(const RowTable& table, Range rows) {
-  for (int r = rows.begin; r < rows.end; ++r) {
-    if (table.position(r) != kNoPosition) return false;
-  }
-  return true;
-}
-
 void get_rows(Reader& reader, BlockList& list, Range rows, const RowTable& table) {
   const BlockFormat& format = list.codec().format();
   int held = rows.size();
   for (int block = rows.begin / format.capacity_rows(); table.holes() > 0 && block < rows.end / format.capacity_rows();
        ++block) {
     const Range in{std::max(rows.begin, block * format.capacity_rows()), (block + 1) * format.capacity_rows()};
-    if (in.size() == format.capacity_rows() && vacant(table, in)) held -= in.size();
+    if (in.size() == format.capacity_rows() && table.vacant(in)) held -= in.size();
   }
   reader.need(list.codec().bytes(held));  // before memory is asked for
   list.restore(
@@ -127,7 +120,7 @@ void get_rows(Reader& reader, BlockList& list, Range rows, const RowTable& table
       [&](std::byte* data, Range in_block) {
         for_each_part(format, in_block, [&](size_t offset, size_t bytes) { reader.get_bytes(data + offset, bytes); });
       },
-      [&](Range block) { return table.holes() > 0 && vacant(table, block); });
+      [&](Range block) { return table.vacant(block); });
 }
 
 void put_table(Writer& writer, const RowTable& table) {

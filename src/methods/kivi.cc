@@ -43,11 +43,30 @@ namespace {
 double fp16_bytes(const CacheStats& s) { return static_cast<double>(s.key.fp16_bytes + s.value.fp16_bytes); }
 
 double ratio(const CacheStats& s) {
-  const size_t bytes = s.key.bytes() + s.value.bytes();
-  return bytes == 0 ? 1.0 : fp16_bytes(s) / static_cast<double>(bytes);
+  return s.used_bytes == 0 ? 1.0 : fp16_bytes(s) / static_cast<double>(s.used_bytes);
 }
 
 }  // namespace
+
+std::vector<Telemetry> kivi_telemetry() {
+  return {
+      {"compressed_key_bytes", "coded keys, and the norms of all rows where they are kept",
+       [](const CacheStats& s) {
+         return static_cast<double>(s.key.coded_bytes + s.table_bytes - s.pool_position_bytes);
+       }},
+      {"compressed_value_bytes", "coded values",
+       [](const CacheStats& s) { return static_cast<double>(s.value.coded_bytes); }},
+      {"residual_fp16_bytes", "exact rows of the window, both sides",
+       [](const CacheStats& s) { return static_cast<double>(s.key.exact_bytes + s.value.exact_bytes - s.pool_bytes); }},
+      {"fp16_key_bytes", "bytes of the keys in an fp16 cache",
+       [](const CacheStats& s) { return static_cast<double>(s.key.fp16_bytes); }},
+      {"fp16_value_bytes", "bytes of the values in an fp16 cache",
+       [](const CacheStats& s) { return static_cast<double>(s.value.fp16_bytes); }},
+      {"assigned_avg_bits", "bits of a code", [](const CacheStats& s) { return static_cast<double>(s.nominal_bits); }},
+      {"effective_compression_ratio", "fp16 bytes over stored bytes; 1 when empty", ratio},
+      {"effective_avg_bits", "stored bits per element", [](const CacheStats& s) { return 16.0 / ratio(s); }},
+  };
+}
 
 extern const MethodDef method_kivi = {
     .name = "kivi",
@@ -57,23 +76,7 @@ extern const MethodDef method_kivi = {
     .summary = "keys per channel over a group of tokens, values per token, newest rows exact",
     .options = kivi_options(),
     .capabilities = {},
-    .telemetry =
-        {
-            {"compressed_key_bytes", "coded keys",
-             [](const CacheStats& s) { return static_cast<double>(s.key.coded_bytes); }},
-            {"compressed_value_bytes", "coded values",
-             [](const CacheStats& s) { return static_cast<double>(s.value.coded_bytes); }},
-            {"residual_fp16_bytes", "exact rows of both sides",
-             [](const CacheStats& s) { return static_cast<double>(s.key.exact_bytes + s.value.exact_bytes); }},
-            {"fp16_key_bytes", "bytes of the keys in an fp16 cache",
-             [](const CacheStats& s) { return static_cast<double>(s.key.fp16_bytes); }},
-            {"fp16_value_bytes", "bytes of the values in an fp16 cache",
-             [](const CacheStats& s) { return static_cast<double>(s.value.fp16_bytes); }},
-            {"assigned_avg_bits", "bits of a code",
-             [](const CacheStats& s) { return static_cast<double>(s.nominal_bits); }},
-            {"effective_compression_ratio", "fp16 bytes over stored bytes; 1 when empty", ratio},
-            {"effective_avg_bits", "stored bits per element", [](const CacheStats& s) { return 16.0 / ratio(s); }},
-        },
+    .telemetry = kivi_telemetry(),
     .check = {},
     .build = kivi_recipe,
 };

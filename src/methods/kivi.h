@@ -6,6 +6,7 @@
 namespace veloxquant {
 
 std::vector<OptionSpec> kivi_options();
+std::vector<Telemetry> kivi_telemetry();
 Recipe kivi_recipe(const Options& options, const BuildContext& context);
 
 }  // namespace veloxquant

@@ -31,9 +31,11 @@ Recipe build(const Options& options, const BuildContext& context) {
   return recipe;
 }
 
-double fp16_bytes(const CacheStats& s) { return static_cast<double>(s.key.fp16_bytes + s.value.fp16_bytes); }
-double ratio(const CacheStats& s) {
-  return s.used_bytes == 0 ? 1.0 : fp16_bytes(s) / static_cast<double>(s.used_bytes);
+std::vector<Telemetry> telemetry() {
+  std::vector<Telemetry> rows = kivi_telemetry();
+  rows.push_back({"sink_fp16_bytes", "exact rows of the pool and their positions",
+                  [](const CacheStats& s) { return static_cast<double>(s.pool_bytes + s.pool_position_bytes); }});
+  return rows;
 }
 
 }  // namespace
@@ -47,29 +49,7 @@ extern const MethodDef method_kivi_sink = {
     .summary = "kivi, with the rows of extreme magnitude exact and outside every range",
     .options = options(),
     .capabilities = {.chunk_invariant = false},
-    .telemetry =
-        {
-            {"compressed_key_bytes", "coded keys and the norms of all rows",
-             [](const CacheStats& s) {
-               return static_cast<double>(s.key.coded_bytes + s.table_bytes - s.pool_position_bytes);
-             }},
-            {"compressed_value_bytes", "coded values",
-             [](const CacheStats& s) { return static_cast<double>(s.value.coded_bytes); }},
-            {"residual_fp16_bytes", "exact rows of the window, both sides",
-             [](const CacheStats& s) {
-               return static_cast<double>(s.key.exact_bytes + s.value.exact_bytes - s.pool_bytes);
-             }},
-            {"sink_fp16_bytes", "exact rows of the pool and their positions",
-             [](const CacheStats& s) { return static_cast<double>(s.pool_bytes + s.pool_position_bytes); }},
-            {"fp16_key_bytes", "bytes of the keys in an fp16 cache",
-             [](const CacheStats& s) { return static_cast<double>(s.key.fp16_bytes); }},
-            {"fp16_value_bytes", "bytes of the values in an fp16 cache",
-             [](const CacheStats& s) { return static_cast<double>(s.value.fp16_bytes); }},
-            {"assigned_avg_bits", "bits of a code",
-             [](const CacheStats& s) { return static_cast<double>(s.nominal_bits); }},
-            {"effective_compression_ratio", "fp16 bytes over stored bytes; 1 when empty", ratio},
-            {"effective_avg_bits", "stored bits per element", [](const CacheStats& s) { return 16.0 / ratio(s); }},
-        },
+    .telemetry = telemetry(),
     .check = {},
     .build = build,
 };
