@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "veloxquant/codec.h"
@@ -64,6 +65,15 @@ struct Capabilities {
   bool needs_rope = false;
 };
 
+/// What for_model settles for one attention layer before it is built.
+struct LayerPlan {
+  int layer = 0;  ///< raw index in the model
+  int index = 0;  ///< among the attention layers
+  std::vector<std::pair<std::string_view, OptionValue>> resolved;  ///< option values that follow from the place
+  std::string group;                                               ///< "anchor of group 0", "leader of layers 0..3"
+};
+
+/// One of the 43 methods, or `exact`. A method declares its options and checks before it can be built.
 struct MethodDef {
   std::string_view name;
   std::string_view family;   ///< quantization, eviction, hybrid, baseline
@@ -75,12 +85,25 @@ struct MethodDef {
   std::vector<Telemetry> telemetry;
   /// Problems of options together and with the layer's shape; empty when all is well.
   std::function<std::vector<std::string>(const Options&, const LayerShape&)> check;
+  /// Empty: not there yet.
   std::function<Recipe(const Options&, const BuildContext&)> build;
   bool chooses_rows = false;  ///< the first part of a composition; the others are the second
+
+  // The place of the method in the original system.
+  std::string_view cache_class = {};     ///< e.g. "H2OKVCache"
+  std::string_view options_struct = {};  ///< e.g. "H2OOptions"; empty: it has general options alone
+  bool standalone = false;               ///< a cache of single vectors; serves no model
+  std::string_view bits_option = {};     ///< where a list of bits per layer goes; empty: there is no single width
+  std::string_view coordinator = {};     ///< the class that layers share, e.g. "SqueezeCoordinator"
+  bool keys_only = false;                ///< values stay exact
+  /// What follows from the place of a layer: budgets, bits, groups.
+  std::function<void(const Options&, std::span<LayerPlan>)> plan = {};
 };
 
 /// All methods, sorted by name; generated from the files in src/methods.
 std::span<const MethodDef* const> method_table();
+/// Those that can be built.
+const std::vector<const MethodDef*>& built_methods();
 const MethodDef* find_method(std::string_view name);
 /// Options every method has: seed, dtype, capacity, attend_precision.
 const std::vector<OptionSpec>& general_options();
@@ -98,7 +121,9 @@ Recipe build_recipe(const MethodSpec&, const BuildContext&);
 /// Reads a composition; `sets` are further "name=value" texts that win over it. Throws QuantizerConfigError with all
 /// problems: syntax, unknown names (the nearest is named), values out of range.
 MethodSpec parse_method(std::string_view text, std::span<const std::string> sets = {});
-/// Checks that need the layer's shape. Throws QuantizerConfigError naming the layer.
+/// What is wrong with the options together and with the layer's shape; each line names the layer.
+std::vector<std::string> method_problems(const MethodSpec&, const LayerShape&);
+/// Throws QuantizerConfigError with these problems, or where the method can't be built yet.
 void check_method(const MethodSpec&, const LayerShape&);
 
 }  // namespace veloxquant

@@ -250,7 +250,7 @@ std::vector<MethodSpec> methods_of(const std::optional<std::string>& list) {
   if (list) {
     texts = split_list(*list);
   } else {
-    for (const MethodDef* def : method_table()) texts.emplace_back(def->name);
+    for (const MethodDef* def : built_methods()) texts.emplace_back(def->name);
   }
   std::vector<MethodSpec> specs;
   for (const std::string& text : texts) {

@@ -15,11 +15,14 @@
 namespace veloxquant {
 namespace {
 
-bool nullable(const OptionSpec& spec) { return std::holds_alternative<std::monostate>(spec.def); }
-
 /// "kivi_group_size: got '0', allowed 1..1048576".
 std::string problem_of(const OptionSpec& spec, std::string_view given) {
   return fmt::format("{}: got {}, allowed {}", spec.name, quote(given), spec.range_text());
+}
+
+/// False for NaN.
+bool number_in_range(const OptionSpec& spec, double x) {
+  return (spec.min_excluded ? x > spec.min : x >= spec.min) && x <= spec.max;
 }
 
 bool in_range(const OptionSpec& spec, const OptionValue& value) {
@@ -28,16 +31,31 @@ bool in_range(const OptionSpec& spec, const OptionValue& value) {
       return std::holds_alternative<bool>(value);
     case OptionType::integer: {
       const int64_t* i = std::get_if<int64_t>(&value);
-      return i != nullptr && static_cast<double>(*i) >= spec.min && static_cast<double>(*i) <= spec.max;
+      if (i == nullptr) return false;
+      if (!spec.allowed.empty()) return std::ranges::find(spec.allowed, *i) != spec.allowed.end();
+      return number_in_range(spec, static_cast<double>(*i));
     }
     case OptionType::real: {
       const double* d = std::get_if<double>(&value);
-      return d != nullptr && *d >= spec.min && *d <= spec.max;  // false for NaN
+      return d != nullptr && number_in_range(spec, *d);
     }
     case OptionType::choice: {
       const std::string* s = std::get_if<std::string>(&value);
       return s != nullptr && std::ranges::find(spec.choices, *s) != spec.choices.end();
     }
+    case OptionType::text:
+      return std::holds_alternative<std::string>(value);
+    case OptionType::integers: {
+      const auto fits = [&](int64_t i) { return number_in_range(spec, static_cast<double>(i)); };
+      const IntegerList* list = std::get_if<IntegerList>(&value);
+      return list != nullptr && !list->empty() && std::ranges::all_of(*list, fits);
+    }
+    case OptionType::array: {
+      const ArrayValue* array = std::get_if<ArrayValue>(&value);
+      return array != nullptr && std::ranges::all_of(array->data, [](float x) { return std::isfinite(x); });
+    }
+    case OptionType::map:
+      return std::holds_alternative<MapValue>(value);
   }
   return false;
 }
@@ -51,8 +69,23 @@ std::optional<OptionValue> number(std::string_view text) {
   return OptionValue(value);
 }
 
+/// Numbers between colons or, as JSON writes them, between commas in brackets.
+std::optional<OptionValue> integer_list(std::string_view text) {
+  const bool bracketed = text.size() >= 2 && text.front() == '[' && text.back() == ']';
+  if (bracketed) text = text.substr(1, text.size() - 2);
+  IntegerList list;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(bracketed ? ',' : ':', begin), text.size());
+    const std::optional<OptionValue> value = number<int64_t>(trimmed(text.substr(begin, end - begin)));
+    if (!value) return std::nullopt;
+    list.push_back(std::get<int64_t>(*value));
+    begin = end + 1;
+  }
+  return OptionValue(std::move(list));
+}
+
 std::optional<OptionValue> parsed(const OptionSpec& spec, std::string_view text) {
-  if (nullable(spec) && text == "none") return OptionValue();
+  if (spec.nullable() && text == "none") return OptionValue();
   switch (spec.type) {
     case OptionType::boolean:
       if (text != "true" && text != "false") return std::nullopt;
@@ -62,7 +95,13 @@ std::optional<OptionValue> parsed(const OptionSpec& spec, std::string_view text)
     case OptionType::real:
       return number<double>(text);
     case OptionType::choice:
+    case OptionType::text:
       return OptionValue(std::string(text));
+    case OptionType::integers:
+      return integer_list(text);
+    case OptionType::array:
+    case OptionType::map:
+      break;  // no text for them
   }
   return std::nullopt;
 }
@@ -91,6 +130,15 @@ std::string to_string(const OptionValue& value) {
   if (const int64_t* i = std::get_if<int64_t>(&value)) return fmt::format("{}", *i);
   if (const double* d = std::get_if<double>(&value)) return fmt::format("{}", *d);
   if (const std::string* s = std::get_if<std::string>(&value)) return *s;
+  if (const IntegerList* list = std::get_if<IntegerList>(&value)) return fmt::format("{}", fmt::join(*list, ":"));
+  if (const ArrayValue* a = std::get_if<ArrayValue>(&value)) return fmt::format("array[{}]", fmt::join(a->shape, ","));
+  if (const MapValue* map = std::get_if<MapValue>(&value)) {
+    std::vector<std::string> entries;
+    for (const auto& [key, entry] : *map) {
+      entries.push_back(std::visit([&](const auto& x) { return fmt::format("{}: {}", key, x); }, entry));
+    }
+    return fmt::format("{{{}}}", fmt::join(entries, ", "));
+  }
   return "none";
 }
 
@@ -103,15 +151,27 @@ std::string OptionSpec::range_text() const {
     case OptionType::choice:
       text = fmt::format("{}", fmt::join(choices, " | "));
       break;
+    case OptionType::text:
+      text = "any text";
+      break;
     case OptionType::real:
-      text = fmt::format("{}..{}", min, max);
+      text = min_excluded ? fmt::format("above {}, up to {}", min, max) : fmt::format("{}..{}", min, max);
       break;
     case OptionType::integer:
+    case OptionType::integers:
       text = fmt::format("{:.0f}..{:.0f}", min, max);
       if (min <= -0x1p63 && max >= 0x1p63) text = "any 64-bit integer";
+      if (!allowed.empty()) text = fmt::format("{}", fmt::join(allowed, " | "));
+      if (type == OptionType::integers) text = fmt::format("one or more of {}, as in {}", text, to_string(def));
+      break;
+    case OptionType::array:
+      text = "an array of finite numbers, in JSON";
+      break;
+    case OptionType::map:
+      text = "a JSON object of numbers and texts";
       break;
   }
-  return nullable(*this) ? text + " | none" : text;
+  return nullable() ? text + " | none" : text;
 }
 
 OptionSpec integer_option(std::string_view name, std::string_view alias, int64_t def, double min, double max,
@@ -129,6 +189,41 @@ OptionSpec choice_option(std::string_view name, std::string_view alias, std::vec
                          std::string_view meaning) {
   std::string def(choices.front());
   return {name, alias, OptionType::choice, std::move(def), 0, 0, std::move(choices), meaning};
+}
+
+OptionSpec text_option(std::string_view name, std::string_view alias, std::string_view def, std::string_view meaning) {
+  return {name, alias, OptionType::text, std::string(def), 0, 0, {}, meaning};
+}
+OptionSpec integers_option(std::string_view name, std::string_view alias, IntegerList def, double min, double max,
+                           std::string_view meaning) {
+  return {name, alias, OptionType::integers, std::move(def), min, max, {}, meaning};
+}
+OptionSpec array_option(std::string_view name, std::string_view meaning) {
+  return {name, {}, OptionType::array, {}, 0, 0, {}, meaning};
+}
+OptionSpec map_option(std::string_view name, std::string_view meaning) {
+  return {name, {}, OptionType::map, {}, 0, 0, {}, meaning};
+}
+
+OptionSpec OptionSpec::none_by_default() const {
+  OptionSpec spec = *this;
+  spec.def = {};
+  return spec;
+}
+OptionSpec OptionSpec::or_none() const {
+  OptionSpec spec = *this;
+  spec.none_allowed = true;
+  return spec;
+}
+OptionSpec OptionSpec::above_min() const {
+  OptionSpec spec = *this;
+  spec.min_excluded = true;
+  return spec;
+}
+OptionSpec OptionSpec::only(IntegerList values) const {
+  OptionSpec spec = *this;
+  spec.allowed = std::move(values);
+  return spec;
 }
 
 Options::Options(std::vector<OptionSpec> specs) : specs_(std::move(specs)) {
@@ -149,7 +244,7 @@ std::optional<std::string> Options::set(std::string_view name, const OptionValue
     taken = static_cast<double>(std::get<int64_t>(value));
   }
   const bool none = std::holds_alternative<std::monostate>(taken);
-  if (none ? !nullable(*spec) : !in_range(*spec, taken)) return problem_of(*spec, to_string(value));
+  if (none ? !spec->nullable() : !in_range(*spec, taken)) return problem_of(*spec, to_string(value));
   values_.find(spec->name)->second = std::move(taken);
   explicit_.emplace(spec->name);
   return std::nullopt;
@@ -205,6 +300,13 @@ double Options::real(std::string_view name) const {
 const std::string& Options::choice(std::string_view name) const {
   VQ_CHECK(has_value(name), name);
   return std::get<std::string>(value(name));
+}
+
+const std::string& Options::text(std::string_view name) const { return choice(name); }
+
+const IntegerList& Options::integers(std::string_view name) const {
+  VQ_CHECK(has_value(name), name);
+  return std::get<IntegerList>(value(name));
 }
 
 std::vector<std::string> Options::unread() const {

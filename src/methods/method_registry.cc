@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <optional>
 
@@ -98,6 +99,12 @@ std::vector<std::string> method_names() {
   std::vector<std::string> names;
   for (const MethodDef* def : method_table()) names.emplace_back(def->name);
   return names;
+}
+
+std::string not_there_yet(const MethodDef& def) {
+  std::vector<std::string> names;
+  for (const MethodDef* built : built_methods()) names.emplace_back(built->name);
+  return fmt::format("{} can be configured but not built yet (methods that can: {})", def.name, listed(names));
 }
 
 std::string unknown_method(std::string_view name) {
@@ -220,6 +227,15 @@ std::vector<std::string> geometry_problems(const LayerShape& shape) {
 
 }  // namespace
 
+const std::vector<const MethodDef*>& built_methods() {
+  static const std::vector<const MethodDef*> methods = [] {
+    std::vector<const MethodDef*> built;
+    std::ranges::copy_if(method_table(), std::back_inserter(built), [](const MethodDef* m) { return m->build != nullptr; });
+    return built;
+  }();
+  return methods;
+}
+
 const MethodDef* find_method(std::string_view name) {
   for (const MethodDef* def : method_table()) {
     if (def->name == name) return def;
@@ -296,7 +312,7 @@ Recipe build_recipe(const MethodSpec& spec, const BuildContext& context) {
   return recipe;
 }
 
-void check_method(const MethodSpec& spec, const LayerShape& shape) {
+std::vector<std::string> method_problems(const MethodSpec& spec, const LayerShape& shape) {
   std::vector<std::string> problems;
   for (std::string& problem : geometry_problems(shape)) {
     problems.push_back(fmt::format("layer {}: {}: {}", shape.layer, spec.def->name, problem));
@@ -307,8 +323,15 @@ void check_method(const MethodSpec& spec, const LayerShape& shape) {
       problems.push_back(fmt::format("layer {}: {}: {}", shape.layer, part->def->name, problem));
     }
   }
-  if (problems.empty()) return;
-  throw QuantizerConfigError(std::move(problems));
+  return problems;
+}
+
+void check_method(const MethodSpec& spec, const LayerShape& shape) {
+  std::vector<std::string> problems = method_problems(spec, shape);
+  for (const MethodSpec* part = &spec; part != nullptr; part = part->coding.get()) {
+    if (!part->def->build) problems.push_back(not_there_yet(*part->def));
+  }
+  if (!problems.empty()) throw QuantizerConfigError(std::move(problems));
 }
 
 }  // namespace veloxquant

@@ -27,7 +27,7 @@ struct Case {
 // every frontier.
 std::vector<std::string> methods() {
   std::vector<std::string> texts;
-  for (const MethodDef* def : method_table()) {
+  for (const MethodDef* def : built_methods()) {
     texts.emplace_back(def->name);
     if (def->chooses_rows) continue;  // their defaults drop nothing here: tests/engine/eviction_test.cc does
     for (const OptionSpec& option : def->options) {

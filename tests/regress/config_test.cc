@@ -120,7 +120,7 @@ TEST(Config, BL_115_every_declared_option_does_something) {
   // Kept for files of the original system, where they chose between equal implementations or had another life.
   const std::set<std::string_view> accepted = {"h2o_rope_base", "snap_backend", "snap_batched_scoring", "snap_dtype",
                                                "tova_backend"};
-  for (const MethodDef* def : method_table()) {
+  for (const MethodDef* def : built_methods()) {
     // Budgets that 300 tokens exceed.
     const std::string base = std::string(def->name) + (def->name == "streaming_llm" ? "(window=100)"
                                                        : def->chooses_rows          ? "(budget=100)"
@@ -144,7 +144,7 @@ TEST(Config, BL_115_every_declared_option_does_something) {
 
 // VeloxQuant-MLX#359
 TEST(Config, BL_116_every_declared_option_can_be_set_by_every_name) {
-  for (const MethodDef* def : method_table()) {
+  for (const MethodDef* def : built_methods()) {
     for (const OptionSpec& option : options_of(*def)) {
       std::vector<std::string> values = other_values(option);
       values.push_back(to_string(option.def));

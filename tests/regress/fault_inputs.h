@@ -31,7 +31,7 @@ inline LayerShape one_head(int dim, int q_heads = 1) {
 /// Every method as it comes, then forms with small windows, which few tokens cross, and the other value codecs.
 inline std::vector<std::string> every_method() {
   std::vector<std::string> texts;
-  for (const MethodDef* def : method_table()) texts.emplace_back(def->name);
+  for (const MethodDef* def : built_methods()) texts.emplace_back(def->name);
   for (const char* text :
        {"kivi(group=8,residual=8)", "kivi(bits=4,group=8,residual=16,flush_rule=aligned_window)",
         "turboquant_rvq(bits=3,codebook=matched,value_codec=int8)", "turboquant_rvq(value_codec=turboquant_mse)"}) {

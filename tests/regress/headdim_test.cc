@@ -163,7 +163,7 @@ TEST(HeadDim, BL_147_latent_attention_shapes_work_or_name_their_layer) {
   }
   const LayerShape shapes[] = {
       one_head(64), one_head(64), {.kv_heads = 1, .q_heads = 1, .dim_k = 64, .dim_v = 0, .layer = 2}};
-  for (const MethodDef* def : method_table()) {
+  for (const MethodDef* def : built_methods()) {
     try {
       CacheSet set(parse_method(def->name), shapes);
       ADD_FAILURE() << def->name << " took a layer without values";
