@@ -24,8 +24,7 @@ using IntegerList = std::vector<int64_t>;
 using MapValue = std::map<std::string, std::variant<double, std::string>>;
 
 /// monostate: not set and no default (the seed's None).
-using OptionValue =
-    std::variant<std::monostate, bool, int64_t, double, std::string, IntegerList, ArrayValue, MapValue>;
+using OptionValue = std::variant<std::monostate, bool, int64_t, double, std::string, IntegerList, ArrayValue, MapValue>;
 std::string to_string(const OptionValue&);
 
 enum class OptionType : uint8_t { boolean, integer, real, choice, text, integers, array, map };
@@ -41,6 +40,7 @@ struct OptionSpec {
   bool min_excluded = false;  ///< the range begins above min
   bool none_allowed = false;  ///< None is legal though not the default
   IntegerList allowed = {};   ///< of integer: these alone
+  bool flat_only = false;     ///< a flat field that its method's options struct does not have
   bool per_layer = false;     ///< a list too, one number for each attention layer, where a whole model is built
 
   bool nullable() const { return none_allowed || std::holds_alternative<std::monostate>(def); }
@@ -51,6 +51,7 @@ struct OptionSpec {
   OptionSpec or_none() const;
   OptionSpec above_min() const;
   OptionSpec only(IntegerList values) const;
+  OptionSpec beside_struct() const;
 };
 
 OptionSpec integer_option(std::string_view name, std::string_view alias, int64_t def, double min, double max,
@@ -101,6 +102,11 @@ class Options {
   std::set<std::string, std::less<>> explicit_;
   mutable std::set<std::string, std::less<>> read_;
 };
+
+std::string_view to_string(OptionType);
+/// What is wrong with a value of the option: "kivi_group_size: got '0', allowed 1..65536". A list is one value per
+/// layer and legal only with `per_layer`.
+std::optional<std::string> option_problem(const OptionSpec& spec, const OptionValue& value);
 
 /// The candidate closest to `given` in edit distance, or empty when nothing is close.
 std::string nearest(std::string_view given, std::span<const std::string> candidates);

@@ -67,10 +67,11 @@ struct Capabilities {
 
 /// What for_model settles for one attention layer before it is built.
 struct LayerPlan {
-  int layer = 0;  ///< raw index in the model
-  int index = 0;  ///< among the attention layers
+  int layer = 0;                                                   ///< raw index in the model
+  int index = 0;                                                   ///< among the attention layers
   std::vector<std::pair<std::string_view, OptionValue>> resolved;  ///< option values that follow from the place
   std::string group;                                               ///< "anchor of group 0", "leader of layers 0..3"
+  int group_id = -1;  ///< of layers that store rows together and so have to be alike; -1: none
 };
 
 /// One of the 43 methods, or `exact`. A method declares its options and checks before it can be built.
@@ -118,12 +119,16 @@ struct MethodSpec {
 /// The recipe of the whole. Options that every method has are those of `options`.
 Recipe build_recipe(const MethodSpec&, const BuildContext&);
 
+/// The method with its options and those that every method has, all at their defaults.
+MethodSpec default_spec(const MethodDef&);
+/// "unknown method 'kivy'; did you mean 'kivi'? (methods: ...)"
+std::string unknown_method(std::string_view name);
 /// Reads a composition; `sets` are further "name=value" texts that win over it. Throws QuantizerConfigError with all
 /// problems: syntax, unknown names (the nearest is named), values out of range.
 MethodSpec parse_method(std::string_view text, std::span<const std::string> sets = {});
-/// What is wrong with the options together and with the layer's shape; each line names the layer.
+/// What is wrong with the options together and with the layer's shape.
 std::vector<std::string> method_problems(const MethodSpec&, const LayerShape&);
-/// Throws QuantizerConfigError with these problems, or where the method can't be built yet.
+/// Throws QuantizerConfigError with these problems, each with the layer, or where the method can't be built yet.
 void check_method(const MethodSpec&, const LayerShape&);
 
 }  // namespace veloxquant

@@ -45,7 +45,7 @@ struct RopeSpec;
 /// Geometry of one attention layer. Query head h reads kv head h / (q_heads / kv_heads).
 struct LayerShape {
   int kv_heads = 1;
-  int q_heads = 1;
+  int q_heads = 1;  ///< 0: each call's own, a multiple of kv_heads
   int dim_k = 128;
   int dim_v = 128;
   int layer = 0;             ///< raw index in the model; seeds are config seed + layer

@@ -39,25 +39,15 @@ TokenBytes token_bytes(const MethodSpec& spec) {
   return {side_bytes(*recipe.key), side_bytes(*recipe.value)};
 }
 
-std::string_view to_string(OptionType type) {
-  switch (type) {
-    case OptionType::boolean:
-      return "boolean";
-    case OptionType::integer:
-      return "integer";
-    case OptionType::real:
-      return "real";
-    case OptionType::choice:
-      return "choice";
-  }
-  return "";
-}
-
 ordered_json json_of(const OptionValue& value) {
   return std::visit(
       [](const auto& held) -> ordered_json {
         if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::monostate>) {
           return nullptr;
+        } else if constexpr (std::is_same_v<std::decay_t<decltype(held)>, ArrayValue>) {
+          return held.data;  // no default is an array
+        } else if constexpr (std::is_same_v<std::decay_t<decltype(held)>, MapValue>) {
+          return ordered_json::object();
         } else {
           return held;
         }

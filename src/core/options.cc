@@ -36,6 +36,7 @@ bool in_range(const OptionSpec& spec, const OptionValue& value) {
       return number_in_range(spec, static_cast<double>(*i));
     }
     case OptionType::real: {
+      if (const int64_t* i = std::get_if<int64_t>(&value)) return number_in_range(spec, static_cast<double>(*i));
       const double* d = std::get_if<double>(&value);
       return d != nullptr && number_in_range(spec, *d);
     }
@@ -226,6 +227,34 @@ OptionSpec OptionSpec::only(IntegerList values) const {
   return spec;
 }
 
+OptionSpec OptionSpec::beside_struct() const {
+  OptionSpec spec = *this;
+  spec.flat_only = true;
+  return spec;
+}
+
+std::string_view to_string(OptionType type) {
+  switch (type) {
+    case OptionType::boolean:
+      return "boolean";
+    case OptionType::integer:
+      return "integer";
+    case OptionType::real:
+      return "real";
+    case OptionType::choice:
+      return "choice";
+    case OptionType::text:
+      return "text";
+    case OptionType::integers:
+      return "integers";
+    case OptionType::array:
+      return "array";
+    case OptionType::map:
+      return "map";
+  }
+  return "";
+}
+
 Options::Options(std::vector<OptionSpec> specs) : specs_(std::move(specs)) {
   for (const OptionSpec& spec : specs_) values_.emplace(spec.name, spec.def);
 }
@@ -236,15 +265,28 @@ const OptionSpec* Options::find(std::string_view name) const {
   return it == specs_.end() ? nullptr : &*it;
 }
 
+std::optional<std::string> option_problem(const OptionSpec& spec, const OptionValue& value) {
+  if (std::holds_alternative<std::monostate>(value)) {
+    return spec.nullable() ? std::nullopt : std::optional(problem_of(spec, "none"));
+  }
+  const IntegerList* list = std::get_if<IntegerList>(&value);
+  const bool legal = spec.per_layer && list != nullptr
+                         ? !list->empty() && std::ranges::all_of(*list, [&](int64_t i) { return in_range(spec, i); })
+                         : in_range(spec, value);
+  return legal ? std::nullopt : std::optional(problem_of(spec, to_string(value)));
+}
+
 std::optional<std::string> Options::set(std::string_view name, const OptionValue& value) {
   const OptionSpec* spec = find(name);
   if (spec == nullptr) return fmt::format("unknown option {}", quote(name));
+  if (spec->per_layer && std::holds_alternative<IntegerList>(value)) {
+    return problem_of(*spec, to_string(value)) + "; a list needs a whole model (for_model)";
+  }
+  if (const std::optional<std::string> problem = option_problem(*spec, value)) return problem;
   OptionValue taken = value;
   if (spec->type == OptionType::real && std::holds_alternative<int64_t>(value)) {
     taken = static_cast<double>(std::get<int64_t>(value));
   }
-  const bool none = std::holds_alternative<std::monostate>(taken);
-  if (none ? !spec->nullable() : !in_range(*spec, taken)) return problem_of(*spec, to_string(value));
   values_.find(spec->name)->second = std::move(taken);
   explicit_.emplace(spec->name);
   return std::nullopt;

@@ -37,15 +37,18 @@ void check_finite(const Tensor& q, std::span<const Range> valid, int layer) {
 void KVCache::Layer::check_queries(const AttendIn& in, std::span<const Range> valid) const {
   const Tensor& q = in.q;
   const auto fail = [&](const std::string& what) { throw ShapeError(fmt::format("layer {}: {}", shape_.layer, what)); };
-  if (q.heads != shape_.q_heads || q.dim != shape_.dim_k || q.tokens < 0 || (!q.data && q.tokens > 0)) {
-    fail(fmt::format("queries are [tokens {}][heads {}][dim {}]{}, expected {} heads of {}", q.tokens, q.heads, q.dim,
-                     q.data ? "" : " without data", shape_.q_heads, shape_.dim_k));
+  const bool heads_fit = shape_.q_heads > 0 ? q.heads == shape_.q_heads : q.heads > 0 && q.heads % shape_.kv_heads == 0;
+  if (!heads_fit || q.dim != shape_.dim_k || q.tokens < 0 || (!q.data && q.tokens > 0)) {
+    const std::string heads = shape_.q_heads > 0 ? fmt::format("{} heads", shape_.q_heads)
+                                                 : fmt::format("multiples of {} heads", shape_.kv_heads);
+    fail(fmt::format("queries are [tokens {}][heads {}][dim {}]{}, expected {} of {}", q.tokens, q.heads, q.dim,
+                     q.data ? "" : " without data", heads, shape_.dim_k));
   }
-  if (!in.alibi.empty() && in.alibi.size() != static_cast<size_t>(shape_.q_heads)) {
-    fail(fmt::format("{} ALiBi slopes for {} query heads", in.alibi.size(), shape_.q_heads));
+  if (!in.alibi.empty() && in.alibi.size() != static_cast<size_t>(q.heads)) {
+    fail(fmt::format("{} ALiBi slopes for {} query heads", in.alibi.size(), q.heads));
   }
-  if (!in.sinks.empty() && in.sinks.size() != static_cast<size_t>(shape_.q_heads)) {
-    fail(fmt::format("{} sink logits for {} query heads", in.sinks.size(), shape_.q_heads));
+  if (!in.sinks.empty() && in.sinks.size() != static_cast<size_t>(q.heads)) {
+    fail(fmt::format("{} sink logits for {} query heads", in.sinks.size(), q.heads));
   }
   if (in.window < 0 || in.chunk < 0 || !std::isfinite(in.scale) || !std::isfinite(in.softcap) || in.softcap < 0) {
     fail(fmt::format("window {}, chunk {} and softcap {} must not be negative, scale {} finite", in.window, in.chunk,

@@ -68,7 +68,7 @@ struct Attention::Positions {
 
 Attention::Attention(const KVCache::Layer& layer, const AttendIn& in, const AttendOut& out, Pass pass)
     : layer_(layer), shape_(layer.shape()), in_(in), out_(out), pass_(pass) {
-  group_ = pass.keys_as_queries ? 1 : shape_.q_heads / shape_.kv_heads;
+  group_ = pass.keys_as_queries ? 1 : in.q.heads / shape_.kv_heads;
   tile_tokens_ = std::max(1, kTileQueries / group_);
   tiles_ = ceil_div(in.q.tokens, tile_tokens_);
   groups_ = pass.scores ? std::min(tiles_, kMassGroups) : tiles_;

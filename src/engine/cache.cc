@@ -22,6 +22,17 @@ DType store_type(const MethodSpec& method, DType input) {
   return input == DType::f32 ? DType::f16 : input;
 }
 
+// What a sequence may store; 0: no limit.
+int fewest_rows(const Options& options) {
+  int fewest = 0;
+  for (std::string_view name : {"capacity", "fused_sdpa_max_ctx"}) {
+    if (!options.has_value(name)) continue;
+    const int most = options.integer(name);
+    fewest = fewest == 0 ? most : std::min(fewest, most);
+  }
+  return fewest;
+}
+
 Arithmetic arithmetic(const MethodSpec& method) {
   const std::string& name = method.options.choice("attend_precision");
   return name == "float" ? Arithmetic::float32 : name == "fast" ? Arithmetic::int8 : Arithmetic::two_term;
@@ -76,7 +87,13 @@ KVCache::Layer::Layer(const MethodSpec& method, const LayerShape& shape, std::sh
     : method_(method), shape_(shape), store_(store_type(method_, shape.input)), arena_(std::move(arena)) {
   kernels::obey_environment();
   check_method(method_, shape_);
-  capacity_ = method_.options.has_value("capacity") ? method_.options.integer("capacity") : 0;
+  capacity_ = fewest_rows(method_.options);
+  fetches_ = !method_.options.boolean("fused_sdpa_memory_bound");
+  if (method_.options.has_value("use_metal_kernels") && method_.options.boolean("use_metal_kernels") &&
+      kernels::instruction_set() == "baseline") {
+    throw QuantizerConfigError(
+        fmt::format("layer {}: use_metal_kernels: got true, and vector kernels are not there", shape_.layer));
+  }
   const auto seed = static_cast<uint64_t>(method_.options.integer64("seed")) + static_cast<uint64_t>(shape_.layer);
   recipe_ = build_recipe(method_, {shape_, store_, seed, arithmetic(method_)});
   store_ = recipe_.store.value_or(store_);
@@ -98,6 +115,7 @@ KVCache::Layer::Layer(const Layer& settled)
       shape_(settled.shape_),
       store_(settled.store_),
       capacity_(settled.capacity_),
+      fetches_(settled.fetches_),
       recipe_(settled.recipe_),
       trimmable_(settled.trimmable_),
       replaces_rows_(settled.replaces_rows_),
@@ -184,8 +202,9 @@ void KVCache::commit() { layer_->commit(); }
 
 std::vector<float> KVCache::attend(const AttendIn& in) {
   const int64_t head = layer_->shape().dim_v;
-  const int64_t token = head * layer_->shape().q_heads;
-  std::vector<float> out(static_cast<size_t>(in.q.batch) * static_cast<size_t>(in.q.tokens * token));
+  const int64_t token = head * std::max(in.q.heads, 0);
+  const int64_t rows = int64_t{std::max(in.q.batch, 0)} * std::max(in.q.tokens, 0);
+  std::vector<float> out(static_cast<size_t>(rows * token));
   layer_->attend(in, {out.data(), token * in.q.tokens, token, head}, 0, 1);
   layer_->commit();
   return out;
@@ -198,6 +217,7 @@ std::vector<float> KVCache::step(const AttendIn& in, const Tensor& k, const Tens
 }
 
 KVCache::Fetched KVCache::update_and_fetch(const Tensor& k, const Tensor& v, const CallInfo& info) {
+  layer_->check_fetch();
   layer_->append(k, v, info);
   Fetched rows = layer_->fetch();
   if (layer_->commits_at_once()) layer_->commit();
@@ -206,6 +226,7 @@ KVCache::Fetched KVCache::update_and_fetch(const Tensor& k, const Tensor& v, con
 
 KVCache::Fetched KVCache::update_and_fetch(const Tensor& k, const Tensor& v, const AttendIn& queries,
                                            const CallInfo& info) {
+  layer_->check_fetch();
   layer_->check_step(queries, k, v, info);
   layer_->append(k, v, info);
   Fetched rows = layer_->fetch();
@@ -219,6 +240,7 @@ void KVCache::observe(const AttendIn& in) {
 }
 
 std::vector<float> KVCache::decode(Side side) {
+  layer_->check_fetch();
   commit();
   return layer_->dense(side);
 }

@@ -2,8 +2,11 @@
 #include <algorithm>
 #include <numeric>
 
+#include <fmt/format.h>
+
 #include "engine/layer.h"
 #include "kernels/kernels.h"
+#include "veloxquant/errors.h"
 
 namespace veloxquant {
 namespace {
@@ -39,6 +42,12 @@ std::vector<int> order_of(const std::vector<int32_t>& positions) {
 }
 
 }  // namespace
+
+void KVCache::Layer::check_fetch() const {
+  if (fetches_) return;
+  throw UnsupportedOperation(fmt::format(
+      "layer {}: rows can't be fetched with fused_sdpa_memory_bound; call step, attend or observe", shape_.layer));
+}
 
 std::vector<int32_t> KVCache::Layer::positions(int batch_row, int head) const {
   const std::vector<int32_t> lying = lying_positions(sequences_[static_cast<size_t>(batch_row)], head);

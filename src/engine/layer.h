@@ -76,6 +76,7 @@ class KVCache::Layer {
   /// Everything that step could refuse, before its append changes anything.
   void check_step(const AttendIn& in, const Tensor& k, const Tensor& v, const CallInfo& info) const;
   // dense.cc
+  void check_fetch() const;
   Fetched fetch() const;
   std::vector<float> dense(Side side) const;
   Mask make_mask(int tokens, bool return_array, int window) const;
@@ -144,6 +145,7 @@ class KVCache::Layer {
   LayerShape shape_;
   DType store_;   // of exact rows
   int capacity_;  // rows; 0: unlimited
+  bool fetches_;  // rows may be decoded for an engine with its own attention
   Recipe recipe_;
   bool trimmable_;
   bool replaces_rows_;  // rows are evicted one by one

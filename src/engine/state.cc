@@ -27,6 +27,10 @@ static_assert(std::endian::native == std::endian::little, "stored bytes are litt
 constexpr char kMagic[8] = "VQSTATE";
 constexpr uint32_t kVersion = 2;
 constexpr size_t kSidesOfHead = 2;
+// The type of exact rows is in the signature by itself.
+constexpr std::string_view kChangeNoByte[] = {
+    "dtype",      "capacity",           "attend_precision",       "use_metal_kernels",
+    "fused_sdpa", "fused_sdpa_max_ctx", "fused_sdpa_memory_bound"};
 constexpr size_t kHeaderBytes = sizeof(kMagic) + sizeof(uint32_t) + sizeof(uint64_t);
 
 class Writer {
@@ -175,10 +179,8 @@ std::string KVCache::Layer::signature() const {
   for (const MethodSpec* part = &method_; part != nullptr; part = part->coding.get()) {
     text += fmt::format(" {}", part->def->name);
     for (const OptionSpec& option : part->options.specs()) {
-      // The store type is above; capacity and arithmetic change no byte.
-      if (option.name != "dtype" && option.name != "capacity" && option.name != "attend_precision") {
-        text += fmt::format(" {}={}", option.name, to_string(part->options.value(option.name)));
-      }
+      if (std::ranges::find(kChangeNoByte, option.name) != std::end(kChangeNoByte)) continue;
+      text += fmt::format(" {}={}", option.name, to_string(part->options.value(option.name)));
     }
   }
   return text;

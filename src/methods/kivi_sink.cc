@@ -1,7 +1,8 @@
 // KVSink's protection of sinks on KIVI (arXiv:2508.04257): rows of extreme magnitude stay exact and out of every range.
 //
-// Of all keys so far the n_sink_tokens with the largest norm, a mean over kv heads, are copied to a pool when their
-// unit is sealed, while the pool has room; they are never quantised and never leave it. Everything else is kivi.
+// Of all keys so far the n_sink_tokens whose norm, a mean over kv heads, is farthest from the median are copied to a
+// pool when their unit is sealed, while the pool has room; they are never quantised and never leave it. Everything else
+// is kivi. Sinks of many models have small keys, as the paper says; sink_signal=key_norm sees large ones alone.
 //
 // bytes: those of kivi, 4 a token for its norm, and the pool once: n_sink_tokens exact rows of both sides and all heads
 // with their positions
@@ -14,9 +15,9 @@ std::vector<OptionSpec> options() {
   std::vector<OptionSpec> rows = kivi_options();
   rows.push_back(integer_option("n_sink_tokens", "n_sink", 5, 0, 1 << 30,
                                 "rows that stay exact for ever, per sequence; 0: plain kivi"));
-  rows.push_back(
-      choice_option("sink_signal", "", {"key_norm", "two_sided", "external"},
-                    "which rows: the largest keys, the keys farthest from the median, or what the host says"));
+  rows.push_back(choice_option(
+      "sink_signal", "", {"two_sided", "key_norm", "external"},
+      "which rows: the keys whose norms are farthest from the median, the largest, or what the host says"));
   return rows;
 }
 

@@ -107,13 +107,6 @@ std::string not_there_yet(const MethodDef& def) {
   return fmt::format("{} can be configured but not built yet (methods that can: {})", def.name, listed(names));
 }
 
-std::string unknown_method(std::string_view name) {
-  const std::vector<std::string> names = method_names();
-  const std::string near = nearest(name, names);
-  const std::string hint = near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
-  return fmt::format("unknown method {}{} (methods: {})", quote(name), hint, listed(names));
-}
-
 const OptionSpec* find_option(std::span<const OptionSpec> specs, std::string_view name) {
   const auto it = std::ranges::find_if(specs, [&](const OptionSpec& s) { return s.name == name || s.alias == name; });
   return it == specs.end() ? nullptr : &*it;
@@ -208,11 +201,12 @@ std::vector<std::string> composition_problems(std::span<const MethodSpec> parts)
 std::vector<std::string> geometry_problems(const LayerShape& shape) {
   constexpr int kMost = 65536;
   std::vector<std::string> problems;
-  const auto want = [&](std::string_view name, int given, int most) {
-    if (given < 1 || given > most) problems.push_back(fmt::format("{}: got {}, allowed 1..{}", name, given, most));
+  const auto want = [&](std::string_view name, int given, int most, int least = 1) {
+    if (given >= least && given <= most) return;
+    problems.push_back(fmt::format("{}: got {}, allowed {}..{}", name, given, least, most));
   };
   want("kv_heads", shape.kv_heads, kMost);
-  want("q_heads", shape.q_heads, kMost);
+  want("q_heads", shape.q_heads, kMost, 0);
   want("dim_k", shape.dim_k, kMost);
   want("dim_v", shape.dim_v, kMost);
   if (problems.empty() && shape.value_is_key_prefix && shape.dim_v > shape.dim_k) {
@@ -230,7 +224,8 @@ std::vector<std::string> geometry_problems(const LayerShape& shape) {
 const std::vector<const MethodDef*>& built_methods() {
   static const std::vector<const MethodDef*> methods = [] {
     std::vector<const MethodDef*> built;
-    std::ranges::copy_if(method_table(), std::back_inserter(built), [](const MethodDef* m) { return m->build != nullptr; });
+    std::ranges::copy_if(method_table(), std::back_inserter(built),
+                         [](const MethodDef* m) { return m->build != nullptr; });
     return built;
   }();
   return methods;
@@ -268,8 +263,29 @@ const std::vector<OptionSpec>& general_options() {
        .max = 0,
        .choices = {"float", "2term", "fast"},
        .meaning = "arithmetic on coded rows: fp32, integers of 15 bits (error 1e-4), integers of 7 bits"},
+      boolean_option("use_metal_kernels", "", false, "true: vector kernels are required; results are equal either way")
+          .none_by_default(),
+      boolean_option("fused_sdpa", "", false, "true: the engine calls attend, step or observe, and fetches no rows")
+          .or_none(),
+      integer_option("fused_sdpa_max_ctx", "", 1, 1, std::numeric_limits<int32_t>::max(),
+                     "most tokens a sequence may store; a call that would store more is refused; none: no limit")
+          .none_by_default(),
+      boolean_option("fused_sdpa_memory_bound", "", false, "rows can't be fetched; needs fused_sdpa"),
   };
   return options;
+}
+
+std::string unknown_method(std::string_view name) {
+  const std::vector<std::string> names = method_names();
+  const std::string near = nearest(name, names);
+  const std::string hint = near.empty() ? "" : fmt::format("; did you mean '{}'?", near);
+  return fmt::format("unknown method {}{} (methods: {})", quote(name), hint, listed(names));
+}
+
+MethodSpec default_spec(const MethodDef& def) {
+  std::vector<OptionSpec> options = def.options;
+  options.insert(options.end(), general_options().begin(), general_options().end());
+  return {std::string(def.name), &def, Options(std::move(options))};
 }
 
 MethodSpec parse_method(std::string_view text, std::span<const std::string> sets) {
@@ -283,9 +299,8 @@ MethodSpec parse_method(std::string_view text, std::span<const std::string> sets
       problems.push_back(unknown_method(parsed.name));
       continue;
     }
-    std::vector<OptionSpec> options = def->options;
-    options.insert(options.end(), general_options().begin(), general_options().end());
-    specs.push_back({std::string(text), def, Options(std::move(options))});
+    specs.push_back(default_spec(*def));
+    specs.back().text = text;
     set_parsed(specs.back(), parsed, problems);
   }
   if (specs.size() == 2) {
@@ -315,12 +330,18 @@ Recipe build_recipe(const MethodSpec& spec, const BuildContext& context) {
 std::vector<std::string> method_problems(const MethodSpec& spec, const LayerShape& shape) {
   std::vector<std::string> problems;
   for (std::string& problem : geometry_problems(shape)) {
-    problems.push_back(fmt::format("layer {}: {}: {}", shape.layer, spec.def->name, problem));
+    problems.push_back(fmt::format("{}: {}", spec.def->name, problem));
+  }
+  const Options& options = spec.options;
+  const bool fused = options.has_value("fused_sdpa") && options.boolean("fused_sdpa");
+  if (options.boolean("fused_sdpa_memory_bound") && !fused) {
+    problems.push_back(
+        fmt::format("{}: fused_sdpa_memory_bound: got true, allowed with fused_sdpa alone", spec.def->name));
   }
   for (const MethodSpec* part = &spec; problems.empty() && part != nullptr; part = part->coding.get()) {
     if (!part->def->check) continue;
     for (std::string& problem : part->def->check(part->options, shape)) {
-      problems.push_back(fmt::format("layer {}: {}: {}", shape.layer, part->def->name, problem));
+      problems.push_back(fmt::format("{}: {}", part->def->name, problem));
     }
   }
   return problems;
@@ -328,6 +349,7 @@ std::vector<std::string> method_problems(const MethodSpec& spec, const LayerShap
 
 void check_method(const MethodSpec& spec, const LayerShape& shape) {
   std::vector<std::string> problems = method_problems(spec, shape);
+  for (std::string& problem : problems) problem = fmt::format("layer {}: {}", shape.layer, problem);
   for (const MethodSpec* part = &spec; part != nullptr; part = part->coding.get()) {
     if (!part->def->build) problems.push_back(not_there_yet(*part->def));
   }

@@ -129,7 +129,7 @@ TEST(KiviSink, suppressed_rows_need_the_two_sided_signal) {
   Sequences data(kShape, 1, 128);
   for (int t : {0, 40, 77}) scale_row(data, 0, t, 0.1f);
   KVCache two_sided = make("kivi_sink(residual=32,n_sink=3,sink_signal=two_sided)"),
-          one_sided = make("kivi_sink(residual=32,n_sink=3)");
+          one_sided = make("kivi_sink(residual=32,n_sink=3,sink_signal=key_norm)");
   data.store(two_sided, {0, 128});
   data.store(one_sided, {0, 128});
   EXPECT_THAT(two_sided.pool_positions(0), UnorderedElementsAre(0, 40, 77));

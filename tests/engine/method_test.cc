@@ -75,6 +75,41 @@ TEST(Capacity, is_refused_before_anything_is_stored) {
   EXPECT_EQ(cache.state(), state);
 }
 
+TEST(Capacity, fused_sdpa_max_ctx_is_the_same_limit_and_the_smaller_one_holds) {
+  const LayerShape shape{1, 1, 64, 64, 0, DType::f32};
+  const Sequences data(shape, 1, 101);
+  for (const char* method : {"kivi(fused_sdpa_max_ctx=100)", "exact(capacity=200,fused_sdpa_max_ctx=100)",
+                             "exact(capacity=100,fused_sdpa_max_ctx=200)"}) {
+    KVCache cache(parse_method(method), shape);
+    data.feed(cache, {100});
+    EXPECT_THROW(data.step(cache, {100, 101}), CapacityError) << method;
+    EXPECT_EQ(cache.offset(), 100);
+  }
+}
+
+TEST(FusedSdpa, memory_bound_caches_attend_and_fetch_nothing) {
+  const LayerShape shape{1, 1, 64, 64, 0, DType::f32};
+  const Sequences data(shape, 1, 200);
+  KVCache plain(parse_method("kivi"), shape),
+      bound(parse_method("kivi(fused_sdpa=true,fused_sdpa_memory_bound=true)"), shape);
+  EXPECT_EQ(data.feed(bound, {150, 1}), data.feed(plain, {150, 1}));
+  const auto state = bound.state();
+  EXPECT_EQ(state, plain.state()) << "no byte depends on the flags";
+  EXPECT_THROW(bound.update_and_fetch(data.keys({151, 152}), data.values({151, 152})), UnsupportedOperation);
+  EXPECT_THROW(bound.decode(Side::key), UnsupportedOperation);
+  EXPECT_EQ(bound.state(), state);
+  EXPECT_THROW(KVCache(parse_method("kivi(fused_sdpa_memory_bound=true)"), shape), QuantizerConfigError);
+}
+
+TEST(QueryHeads, where_the_shape_leaves_them_open_any_multiple_is_served) {
+  const LayerShape open{2, 0, 64, 64, 0, DType::f32}, six{2, 6, 64, 64, 0, DType::f32};
+  const Sequences data(six, 1, 200);
+  KVCache a(parse_method("kivi"), open), b(parse_method("kivi"), six);
+  EXPECT_EQ(data.feed(a, {150, 1, 49}), data.feed(b, {150, 1, 49}));
+  const std::vector<float> q(5 * 64);
+  EXPECT_THROW(a.attend({.q = Tensor::bshd(q.data(), DType::f32, 1, 1, 5, 64)}), ShapeError);
+}
+
 TEST(ElementType, values_beyond_fp16_need_another_type) {
   const LayerShape shape{1, 1, 64, 64, 0, DType::f32};
   Sequences data(shape, 1, 40);

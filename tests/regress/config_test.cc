@@ -118,8 +118,9 @@ TEST(Config, BL_114_the_live_cache_has_the_codec_that_was_asked_for) {
 // VeloxQuant-MLX#504, PR#512
 TEST(Config, BL_115_every_declared_option_does_something) {
   // Kept for files of the original system, where they chose between equal implementations or had another life.
-  const std::set<std::string_view> accepted = {"h2o_rope_base", "snap_backend", "snap_batched_scoring", "snap_dtype",
-                                               "tova_backend"};
+  const std::set<std::string_view> accepted = {"h2o_rope_base", "snap_backend",           "snap_batched_scoring",
+                                               "snap_dtype",    "tova_backend",           "enable_vectorized_attend",
+                                               "fused_sdpa",    "enable_fused_query_dot", "use_metal_kernels"};
   for (const MethodDef* def : built_methods()) {
     // Budgets that 300 tokens exceed.
     const std::string base = std::string(def->name) + (def->name == "streaming_llm" ? "(window=100)"
