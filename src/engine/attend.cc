@@ -101,6 +101,7 @@ bool KVCache::Layer::scores_of(const AttendIn& in) const {
 // Masses of the pending call where no queries came: its keys stand in for them.
 void KVCache::Layer::score_by_keys() const {
   AttendIn in;
+  in.q.heads = shape_.kv_heads;
   in.q.batch = batch();
   in.q.tokens = staging_.tokens;
   run(Attention(*this, in, {}, {.values = false, .scores = true, .keys_as_queries = true}), 1);
@@ -163,9 +164,11 @@ void KVCache::Layer::rotate_back(float* q, int n, int positions) const {
   }
 }
 
-// What the splits and the scores of the pending call need.
+// What the splits and the scores of the pending call need. Where query heads are each call's own, one thread attends,
+// which reserves for itself.
 void KVCache::Layer::reserve_call() const {
   AttendIn in;
+  in.q.heads = std::max(shape_.q_heads, shape_.kv_heads);
   in.q.tokens = call_tokens_;
   const Attention attention(*this, in, {}, {.values = true, .scores = scores_of(in)});
   reserve_shared(attention.partial_floats(), attention.mass_floats());
