@@ -25,6 +25,7 @@ struct UsageError : std::invalid_argument {
 };
 
 void add_methods(CLI::App& app);
+void add_config(CLI::App& app);
 void add_replay(CLI::App& app);
 // In *_llama.cc; without libllama main.cc has stand-ins that say how to get them.
 void add_generate(CLI::App& app);

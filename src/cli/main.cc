@@ -78,6 +78,7 @@ int run(int argc, char** argv) {
       "  veloxquant compare --help\n"
       "Environment: VELOXQUANT_ISA=avx2 and the like run a lower instruction set than the best one; NO_COLOR.");
   add_methods(app);
+  add_config(app);
   add_replay(app);
   add_generate(app);
   add_compare(app);

@@ -54,6 +54,8 @@ extern const MethodDef method_h2o = {
     .check = check,
     .build = build,
     .chooses_rows = true,
+    .cache_class = "H2OKVCache",
+    .options_struct = "H2OOptions",
 };
 
 }  // namespace veloxquant

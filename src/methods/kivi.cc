@@ -79,6 +79,9 @@ extern const MethodDef method_kivi = {
     .telemetry = kivi_telemetry(),
     .check = {},
     .build = kivi_recipe,
+    .cache_class = "KIVIKVCache",
+    .options_struct = "KIVIOptions",
+    .bits_option = "bit_width_inlier",
 };
 
 }  // namespace veloxquant

@@ -53,6 +53,10 @@ extern const MethodDef method_kivi_sink = {
     .telemetry = telemetry(),
     .check = {},
     .build = build,
+    .cache_class = "SinkProtectedKVCache",
+    .options_struct = "KIVIOptions",
+    .bits_option = "bit_width_inlier",
+    .coordinator = "SinkSource",
 };
 
 }  // namespace veloxquant

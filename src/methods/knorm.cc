@@ -51,6 +51,8 @@ extern const MethodDef method_knorm = {
     .check = check,
     .build = build,
     .chooses_rows = true,
+    .cache_class = "L2NormKVCache",
+    .options_struct = "L2NormOptions",
 };
 
 }  // namespace veloxquant

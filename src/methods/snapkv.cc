@@ -88,6 +88,8 @@ extern const MethodDef method_snapkv = {
     .check = check,
     .build = build,
     .chooses_rows = true,
+    .cache_class = "SnapKVKVCache",
+    .options_struct = "SnapKVOptions",
 };
 
 }  // namespace veloxquant

@@ -54,6 +54,8 @@ extern const MethodDef method_streaming_llm = {
     .check = check,
     .build = build,
     .chooses_rows = true,
+    .cache_class = "StreamingLLMKVCache",
+    .options_struct = "StreamingLLMOptions",
 };
 
 }  // namespace veloxquant

@@ -55,6 +55,8 @@ extern const MethodDef method_tova = {
     .check = check,
     .build = build,
     .chooses_rows = true,
+    .cache_class = "TOVAKVCache",
+    .options_struct = "TOVAOptions",
 };
 
 }  // namespace veloxquant

@@ -101,6 +101,8 @@ extern const MethodDef method_turboquant_rvq = {
         },
     .check = check,
     .build = build,
+    .cache_class = "TurboQuantRVQKVCache",
+    .bits_option = "bit_width_inlier",
 };
 
 }  // namespace veloxquant

@@ -1,5 +1,5 @@
 // Dependencies between the folders point one way, checked over #include lines:
-//   core < kernels < codec, score, policy, coord < engine < methods < io, hosts, cli, server
+//   core < kernels < codec, score, policy, coord < engine < methods < config, io, hosts, cli, server
 // A file includes headers of its own rank or a lower one, written relative to src/ or include/.
 // Only src/hosts/llama/ knows libllama, methods do not know kernels, public headers know only each other.
 #include <algorithm>
@@ -24,9 +24,9 @@ struct Layer {
 };
 
 constexpr std::array kLayers = {
-    Layer{"core", 0},   Layer{"kernels", 1}, Layer{"codec", 2},  Layer{"score", 2},
-    Layer{"policy", 2}, Layer{"coord", 2},   Layer{"engine", 3}, Layer{"methods", 4},
-    Layer{"io", 5},     Layer{"hosts", 5},   Layer{"cli", 5},    Layer{"server", 5},
+    Layer{"core", 0},  Layer{"kernels", 1}, Layer{"codec", 2},   Layer{"score", 2},  Layer{"policy", 2},
+    Layer{"coord", 2}, Layer{"engine", 3},  Layer{"methods", 4}, Layer{"config", 5}, Layer{"io", 5},
+    Layer{"hosts", 5}, Layer{"cli", 5},     Layer{"server", 5},
 };
 
 const Layer* layer_of(std::string_view path) {
