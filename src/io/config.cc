@@ -131,7 +131,8 @@ bool Config::set(Names names) const {
   const Found found = find(names);
   if (!found) return false;
   if (found.value->is_boolean()) return found.value->get<bool>();
-  return !found.value->is_number() || found.value->get<double>() != 0;
+  if (found.value->is_number()) return found.value->get<double>() != 0;
+  return !found.value->is_structured() || !found.value->empty();
 }
 
 }  // namespace veloxquant

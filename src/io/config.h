@@ -44,7 +44,7 @@ class Config {
   std::optional<std::string> text(Names names);
   std::optional<int> integer(const Found& found, int min, int max);
   std::optional<double> number(const Found& found);
-  /// Whether it is true, or any value but false and zero.
+  /// Whether it is there, and neither false nor zero nor empty.
   bool set(Names names) const;
 
   void problem(std::string text) { problems_->push_back(std::move(text)); }

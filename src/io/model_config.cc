@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 
@@ -69,13 +70,25 @@ const Names kRefused = {
     "is_encoder_decoder",      "index_topk",     "compress_ratios",        "block_configs", "use_cla",
     "attention_other_setting", "kv_sharing_map", "sparse_attention_config"};
 
-/// Every how many layers one is full, where the model's own class knows it and its files need not say it.
-const std::map<std::string_view, int> kPatterns = {
-    {"gemma2", 2}, {"gemma3_text", 6}, {"gemma3n_text", 5}, {"gemma4_text", 6}, {"cohere2", 4}, {"exaone4", 4},
+/// What a model's own class knows and files leave out.
+struct Defaults {
+  std::string_view name, json;
+};
+constexpr Defaults kDefaults[] = {
+    {"cohere2", R"({"sliding_window_pattern": 4})"},
+    {"exaone4", R"({"sliding_window_pattern": 4})"},
+    {"gemma", R"({"rope_theta": 10000})"},
+    {"gemma2", R"({"sliding_window_pattern": 2, "rope_theta": 10000})"},
+    {"gemma3_text", R"({"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+                        "sliding_window_pattern": 6, "rope_theta": 1000000, "rope_local_base_freq": 10000})"},
+    {"gemma3n_text", R"({"sliding_window_pattern": 5, "rope_theta": 1000000, "rope_local_base_freq": 10000})"},
+    {"gemma4_text", R"({"sliding_window_pattern": 6})"},
+    {"llama", R"({"rope_theta": 10000})"},
+    {"mistral", R"({"rope_theta": 10000})"},
 };
 /// Rotates channels (2i, 2i + 1).
 const Names kInterleaved = {"cohere", "cohere2", "ernie4_5", "ernie4_5_moe", "glm", "glm4", "helium", "llama4_text"};
-/// Rotates in layers with a window alone.
+/// Where there are windows, rotates in those layers alone.
 const Names kRopeInWindows = {"afmoe", "cohere2", "exaone4", "exaone_moe"};
 /// Does not rotate, whatever its file says.
 const Names kNoRope = {"nemotron_h"};
@@ -133,6 +146,10 @@ class ModelReader {
       if (attention != (*at)->end() && attention->is_object()) config_.add(*attention);
     }
     name_ = config_.text({"model_type"}).value_or("model");
+    const auto* known = std::ranges::find(kDefaults, name_, &Defaults::name);
+    if (known == std::end(kDefaults)) return;
+    defaults_ = json::parse(known->json);
+    config_.add(defaults_);
   }
 
   void give_up_on_problems() const {
@@ -223,7 +240,11 @@ class ModelReader {
   /// A list of ones and zeros.
   bool types_from_numbers(std::string_view key, std::string_view one, std::string_view zero) {
     const Found found = config_.find({key});
-    if (!found || !found.value->is_array()) return false;
+    if (!found) return false;
+    if (!found.value->is_array()) {
+      config_.wrong(found, "a list of ones and zeros");
+      return true;
+    }
     if (!has_all(found, found.value->size())) return true;
     for (const json& entry : *found.value) {
       const std::optional<int> number = config_.integer({found.name, &entry}, 0, 1);
@@ -304,9 +325,8 @@ class ModelReader {
       if (letter != 'L' && letter != 'G') config_.wrong(pattern, "letters L (window) and G (full), or a number");
       return letter == 'G' ? Rows::full : Rows::window;
     }
-    if (const auto known = kPatterns.find(name_); pattern || known != kPatterns.end()) {
-      const int period = pattern ? config_.integer(pattern, 1, kMostLayers).value_or(1) : known->second;
-      return (i + 1) % period == 0 ? Rows::full : Rows::window;
+    if (pattern) {
+      return (i + 1) % config_.integer(pattern, 1, kMostLayers).value_or(1) == 0 ? Rows::full : Rows::window;
     }
     const std::optional<int> full_layers = config_.integer({"max_window_layers"}, 0, kMostLayers);
     return i < full_layers.value_or(0) ? Rows::full : Rows::window;
@@ -354,14 +374,13 @@ class ModelReader {
       return;
     }
     layer.n_q_heads = layer.n_kv_heads = *heads;
-    if (const std::optional<int> rank = config_.integer({"kv_lora_rank"}, 1, kLargestHeadDim)) {
-      return read_latent(*rank, layer);
-    }
+    if (config_.set({"kv_lora_rank"})) return read_latent(layer);
     read_kv_heads(i, windowed, layer);
     read_dims(i, windowed, layer);
   }
 
-  void read_latent(int rank, LayerDesc& layer) {
+  void read_latent(LayerDesc& layer) {
+    const int rank = config_.integer({"kv_lora_rank"}, 1, kLargestHeadDim).value_or(1);
     const std::optional<int> rotated = config_.integer({"qk_rope_head_dim"}, 0, kLargestHeadDim - rank);
     if (!rotated && problems_.empty()) config_.missing("what kv_lora_rank needs", {"qk_rope_head_dim"});
     layer.n_kv_heads = 1;
@@ -390,8 +409,10 @@ class ModelReader {
     const std::optional<int> dim = windowed ? special_or({"swa_head_dim"}, kHeadDim, i, kLargestHeadDim)
                                             : special_or({"global_head_dim"}, kHeadDim, i, kLargestHeadDim);
     layer.dim_k = dim ? *dim : divided_dim(layer.n_q_heads);
-    const std::optional<int> value_dim = windowed ? special_or({"swa_v_head_dim"}, {"v_head_dim"}, i, kLargestHeadDim)
-                                                  : count_of_layer({"v_head_dim"}, i, kLargestHeadDim);
+    std::optional<int> value_dim;
+    if (windowed) value_dim = count_of_layer({"swa_v_head_dim"}, i, kLargestHeadDim);
+    // Zero stands for none.
+    if (!value_dim && config_.set({"v_head_dim"})) value_dim = count_of_layer({"v_head_dim"}, i, kLargestHeadDim);
     layer.dim_v = value_dim.value_or(layer.dim_k);
   }
 
@@ -426,7 +447,7 @@ class ModelReader {
   void read_rope(int i, Rows rows, LayerDesc& layer) {
     // The rotated channels of latent keys are not their first ones.
     if (layer.value_is_key_prefix || is_one_of(name_, kNoRope) || !rotates(i)) return;
-    if (rows != Rows::window && is_one_of(name_, kRopeInWindows)) return;
+    if (rows != Rows::window && config_.set(kWindow) && is_one_of(name_, kRopeInWindows)) return;
     std::optional<RopeParameters> parameters = rope_from_config(config_, name_of(rows), layer.dim_k);
     if (!parameters) return;
     parameters->interleaved = is_one_of(name_, kInterleaved);
@@ -479,6 +500,7 @@ class ModelReader {
   static constexpr int64_t kMostPairs = 1 << 20;  // bounds time and memory
 
   std::vector<std::string> problems_;
+  json defaults_;
   Config config_;
   std::string name_;
   int layers_ = 0;

@@ -198,6 +198,25 @@ TEST(ModelConfig, windows_by_pattern_list_and_model) {
               AllOf(HasSubstr("layer 0"), HasSubstr("sliding_window")));
 }
 
+TEST(ModelConfig, what_files_leave_out_is_known_of_the_model) {
+  const ModelDesc gemma = model_from_config(R"({"model_type": "gemma3", "text_config": {
+    "hidden_size": 2560, "model_type": "gemma3_text", "num_hidden_layers": 7, "sliding_window": 1024,
+    "rope_scaling": {"factor": 8.0, "rope_type": "linear"}}})");
+  EXPECT_THAT(of_layers(gemma, &LayerDesc::n_q_heads), Each(8));
+  EXPECT_THAT(of_layers(gemma, &LayerDesc::n_kv_heads), Each(4));
+  EXPECT_THAT(of_layers(gemma, &LayerDesc::dim_k), Each(256));
+  EXPECT_THAT(of_layers(gemma, &LayerDesc::window), ElementsAre(1024, 1024, 1024, 1024, 1024, 0, 1024));
+  EXPECT_NEAR(gemma.layers[0].rope->frequencies[64], 0.01, 1e-8);
+  EXPECT_NEAR(gemma.layers[5].rope->frequencies[64], 0.001 / 8, 1e-9);
+  const ModelDesc llama = model_from_config(
+      R"({"model_type": "llama", "hidden_size": 256, "num_attention_heads": 2, "num_hidden_layers": 1})");
+  EXPECT_NEAR(llama.layers[0].rope->frequencies[32], 0.01, 1e-8);
+  const ModelDesc zeros = model_from_config(R"({"num_hidden_layers": 1, "num_attention_heads": 10,
+    "hidden_size": 1280, "kv_lora_rank": 0, "qk_rope_head_dim": 0, "v_head_dim": 0})");
+  EXPECT_EQ(zeros.layers[0].dim_v, 128);
+  EXPECT_FALSE(zeros.layers[0].value_is_key_prefix);
+}
+
 TEST(ModelConfig, chunks_stand_in_the_layers_that_rotate) {
   const std::string text = R"({"text_config": {"model_type": "llama4_text", "hidden_size": 256,
     "num_attention_heads": 4, "num_hidden_layers": 5, "attention_chunk_size": 8192, "rope_theta": 500000,
@@ -333,6 +352,17 @@ TEST(ModelConfigRope, what_depends_on_more_than_the_position_is_left_open) {
   EXPECT_FALSE(rope_of(R"("rope_theta": -1)"));
 }
 
+TEST(ModelConfigRope, some_models_rotate_in_layers_with_a_window_alone) {
+  const auto rotated = [](std::string_view window) {
+    return with_rope(model_from_config(fmt::format(
+        R"({{"model_type": "exaone4", "num_hidden_layers": 4, "num_attention_heads": 2, "head_dim": 16,
+             "rope_theta": 1000000, "sliding_window": {}}})",
+        window)));
+  };
+  EXPECT_THAT(rotated("4096"), ElementsAre(true, true, true, false));
+  EXPECT_THAT(rotated("null"), Each(true));
+}
+
 TEST(ModelConfigRope, mistakes_name_the_parameter) {
   const auto problem = [](std::string_view parts) {
     return problem_of(
@@ -375,6 +405,8 @@ TEST(ModelConfigProblem, wrong_types_and_sizes_are_named_with_what_is_allowed) {
   EXPECT_THAT(with("layer_types", R"(["full_attention", "telepathy"])"),
               AllOf(HasSubstr("layer_types[1] is 'telepathy'"), HasSubstr("sliding_attention")));
   EXPECT_THAT(with("hybrid_override_pattern", R"("M?")"), HasSubstr("hybrid_override_pattern[1] is '?'"));
+  EXPECT_THAT(with("attn_type_list", "1"), HasSubstr("attn_type_list is 1"));
+  EXPECT_THAT(with("attn_type_list", "[1, 2]"), HasSubstr("attn_type_list is 2, wanted: an integer in 0..1"));
   EXPECT_THAT(with("attn_layer_period", "2"), HasSubstr("attn_layer_offset"));
 }
 
@@ -384,7 +416,7 @@ TEST(ModelConfigProblem, layers_that_no_description_fits_are_refused) {
         fmt::format(R"({{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, {}}})", rest));
   };
   EXPECT_THAT(with(R"("is_encoder_decoder": true)"), HasSubstr("is_encoder_decoder"));
-  EXPECT_EQ(with(R"("is_encoder_decoder": false)"), "read");
+  EXPECT_EQ(with(R"("is_encoder_decoder": false, "index_topk": 0, "kv_sharing_map": {})"), "read");
   EXPECT_THAT(with(R"("index_topk": 2048)"), HasSubstr("index_topk"));
   // Recurrent layers, but which?
   EXPECT_THAT(with(R"("mamba_d_state": 16)"), AllOf(HasSubstr("mamba_d_state"), HasSubstr("layer_types")));
