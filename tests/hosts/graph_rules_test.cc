@@ -215,15 +215,14 @@ TEST(JudgeGraph, shapes_come_out_by_rising_layer) {
   graph.attention[1].dim_v = 80;  // layer 0
   const GraphVerdict verdict = judge_graph(graph);
   ASSERT_FALSE(verdict.refusal) << *verdict.refusal;
-  ASSERT_EQ(verdict.layers.size(), 3U);
-  EXPECT_EQ(verdict.layers[0].layer, 0);
-  EXPECT_EQ(verdict.layers[0].dim_v, 80);
-  EXPECT_EQ(verdict.layers[1].layer, 3);
-  EXPECT_EQ(verdict.layers[2].layer, 7);
-  EXPECT_EQ(verdict.layers[2].q_heads, 9);
-  EXPECT_EQ(verdict.layers[2].kv_heads, 3);
-  EXPECT_EQ(verdict.layers[2].dim_k, 64);
-  EXPECT_EQ(verdict.layers[2].input, DType::f32);
+  const std::vector<LayerDesc>& layers = verdict.model.layers;
+  ASSERT_EQ(layers.size(), 8U);
+  for (const size_t i : {0U, 3U, 7U}) EXPECT_TRUE(layers[i].owns_cache()) << i;
+  for (const size_t i : {1U, 2U, 4U, 5U, 6U}) EXPECT_EQ(layers[i].kind, LayerDesc::Kind::none) << i;
+  EXPECT_EQ(layers[0].dim_v, 80);
+  EXPECT_EQ(layers[7].n_q_heads, 9);
+  EXPECT_EQ(layers[7].n_kv_heads, 3);
+  EXPECT_EQ(layers[7].dim_k, 64);
 }
 
 TEST(JudgeGraph, a_graph_without_caches_is_refused) { EXPECT_THAT(refusal_of(GraphFacts{}), HasSubstr("no KV cache")); }
@@ -240,8 +239,15 @@ TEST(JudgeGraph, later_layers_may_read_a_cache_in_the_same_way) {
   GraphVerdict verdict = judge_graph(graph);
   ASSERT_FALSE(verdict.refusal) << *verdict.refusal;
   ASSERT_EQ(verdict.rules.size(), 2U);
-  EXPECT_EQ(verdict.rules[0].readers, 1);
-  EXPECT_EQ(verdict.rules[1].readers, 2);
+  EXPECT_EQ(verdict.model.layers.size(), 2U);  // there is no layer for the second reader
+  graph.layers = 3;
+  verdict = judge_graph(graph);
+  ASSERT_EQ(verdict.model.layers.size(), 3U);
+  EXPECT_EQ(verdict.model.layers[1].shares_with, -1);
+  EXPECT_EQ(verdict.model.layers[2].shares_with, 1);
+  EXPECT_EQ(verdict.model.layers[2].n_kv_heads, 3);
+  EXPECT_EQ(attention_shapes(verdict.model).size(), 2U);
+  EXPECT_EQ(attention_kind({}, verdict.model, verdict.rules), "grouped heads, shared by later layers in 1 of 2 layers");
   graph.attention.back().visible = {0};
   EXPECT_THAT(refusal_of(graph), HasSubstr("share the KV cache of layer 1"));
 }
@@ -258,19 +264,45 @@ TEST(JudgeGraph, rules_come_from_nodes_and_masks) {
   graph.attention[2].fused = false;
   GraphVerdict verdict = judge_graph(graph);
   ASSERT_FALSE(verdict.refusal) << *verdict.refusal;
-  EXPECT_EQ(verdict.rules[0].window, WindowRule{});
-  EXPECT_EQ(verdict.rules[1].window, WindowRule{.window = 64});
-  EXPECT_EQ(verdict.rules[2].window, WindowRule{.chunk = 64});
+  const std::vector<LayerDesc>& layers = verdict.model.layers;
+  EXPECT_EQ(layers[0].window + layers[0].chunk, 0);
+  EXPECT_EQ(layers[1].window, 64);
+  EXPECT_EQ(layers[1].chunk, 0);
+  EXPECT_EQ(layers[2].window, 0);
+  EXPECT_EQ(layers[2].chunk, 64);
   EXPECT_TRUE(verdict.rules[1].softcap && verdict.rules[1].sinks && !verdict.rules[1].alibi && verdict.rules[1].fused);
   EXPECT_TRUE(verdict.rules[2].alibi && !verdict.rules[2].fused);
   ModelFacts model;
   model.hybrid = true;
-  EXPECT_EQ(attention_kind(model, verdict.layers, verdict.rules),
+  EXPECT_EQ(attention_kind(model, verdict.model, verdict.rules),
             "grouped heads, window 64 in 1 of 3 layers, chunks of 64 in 1 of 3 layers, ALiBi in 1 of 3 layers, "
             "softcap in 1 of 3 layers, sinks in 1 of 3 layers, no flash attention in 1 of 3 layers, beside recurrent "
             "layers");
   graph.attention[2].visible = {0, 0, 0, 1, 1};
   EXPECT_THAT(refusal_of(graph), HasSubstr("layer 2 has a mask"));
+}
+
+TEST(JudgeGraph, states_tell_recurrent_layers) {
+  GraphFacts graph = graph_of({1, 3});
+  graph.architecture = "jamba";
+  graph.layers = 6;
+  graph.states = {"cache_r_l0", "cache_s_l0", "cache_r_l2", "cache_r_l3", "cache_s_l3", "cache_ple_r_l4"};
+  RopeFacts rope;
+  rope.rotary_dim = 64;
+  rope.base = 10000;
+  graph.ropes[1] = rope;
+  const ModelDesc model = judge_graph(graph).model;
+  EXPECT_EQ(model.name, "jamba");
+  std::vector<std::string> kinds;
+  for (const LayerDesc& layer : model.layers) {
+    kinds.push_back(layer.has_attention()                      ? "attention+" + layer.native_cache
+                    : layer.kind == LayerDesc::Kind::recurrent ? layer.native_cache
+                                                               : "none");
+  }
+  EXPECT_THAT(kinds, testing::ElementsAre("recurrent", "attention+", "conv", "attention+recurrent", "none", "none"));
+  ASSERT_TRUE(model.layers[1].rope);
+  EXPECT_EQ(model.layers[1].rope->frequencies.size(), 32U);
+  EXPECT_FALSE(model.layers[3].rope);
 }
 
 TEST(JudgeGraph, latent_attention_writes_no_values) {
@@ -280,8 +312,8 @@ TEST(JudgeGraph, latent_attention_writes_no_values) {
   graph.writes.pop_back();
   const GraphVerdict verdict = judge_graph(graph);
   ASSERT_FALSE(verdict.refusal) << *verdict.refusal;
-  EXPECT_TRUE(verdict.rules[0].values_in_keys);
-  EXPECT_EQ(verdict.layers[0].dim_v, 512);
+  EXPECT_TRUE(verdict.model.layers[0].value_is_key_prefix);
+  EXPECT_EQ(verdict.model.layers[0].dim_v, 512);
 }
 
 TEST(JudgeGraph, a_written_cache_needs_its_attention) {
@@ -311,7 +343,7 @@ TEST(JudgeGraph, a_refused_node_refuses_the_model) {
   GraphFacts graph = graph_of({0, 1});
   graph.attention[1].sparse_rows = 2048;
   EXPECT_THAT(refusal_of(graph), HasSubstr("layer 1 uses sparse attention"));
-  EXPECT_TRUE(judge_graph(graph).layers.empty());
+  EXPECT_TRUE(judge_graph(graph).model.layers.empty());
 }
 
 }  // namespace

@@ -38,8 +38,8 @@ class Control : public LayerCalls {
 
  private:
   bool any_window() const {
-    return std::any_of(host_.rules().begin(), host_.rules().end(),
-                       [](const LayerRule& r) { return r.window.window + r.window.chunk > 0; });
+    return std::ranges::any_of(host_.description().layers,
+                               [](const LayerDesc& layer) { return layer.window + layer.chunk > 0; });
   }
   LlamaHost& host_;
   CacheSet caches_;

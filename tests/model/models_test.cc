@@ -14,6 +14,7 @@ namespace veloxquant::llama {
 namespace {
 
 using test::Metadata;
+using test::Numbers;
 using test::Outcome;
 
 constexpr double kBound =
@@ -29,25 +30,13 @@ struct Architecture {
   int prompt = 100;
 };
 
-using Numbers = std::vector<uint32_t>;
-
 Metadata operator+(Metadata a, const Metadata& b) {
   for (const auto& [key, value] : b) a[key] = value;
   return a;
 }
 
-/// Attention in the first layer, recurrence in the second.
-Metadata one_recurrent() {
-  return {{"attention.head_count", Numbers{4, 0}}, {"attention.head_count_kv", Numbers{2, 0}}};
-}
-
-/// Multi-head latent attention: keys of 32 latent channels and 8 with RoPE, values the latent ones.
-Metadata latent() {
-  return {{"attention.head_count_kv", 1U},   {"attention.key_length", 40U},       {"attention.value_length", 32U},
-          {"attention.key_length_mla", 24U}, {"attention.value_length_mla", 16U}, {"rope.dimension_count", 8U}};
-}
 Metadata recurrent_latent() {
-  return latent() + Metadata{{"attention.head_count", Numbers{4, 0}}, {"attention.head_count_kv", Numbers{1, 0}}};
+  return test::latent() + Metadata{{"attention.head_count", Numbers{4, 0}}, {"attention.head_count_kv", Numbers{1, 0}}};
 }
 
 /// Keys of 24 channels, values of 16, a KV head per head.
@@ -59,13 +48,6 @@ Metadata unequal_sides() {
 }
 
 Metadata window_first() { return {{"attention.sliding_window_pattern", Numbers{1, 0}}}; }
-
-Metadata nemotron() {
-  return {{"block_count", 3U},
-          {"attention.head_count", Numbers{4, 0, 0}},
-          {"attention.head_count_kv", Numbers{2, 0, 0}},
-          {"feed_forward_length", Numbers{0, 0, 96}}};
-}
 
 Metadata hyper_connections() {
   return {{"hyper_connection.count", 4U},
@@ -189,33 +171,22 @@ std::vector<Architecture> architectures() {
 
       // Caches read by later layers. gemma3n picks activations in its feed-forward layers, which makes much of little.
       {"gemma3n", {{"block_count", 22U}}, Expected::served, 1e-5},
-      {"gemma4",
-       {{"block_count", 4U},
-        {"attention.sliding_window_pattern", Numbers{1, 0, 1, 0}},
-        {"attention.shared_kv_layers", 2U},
-        {"attention.key_length", 32U},
-        {"attention.value_length", 32U},
-        {"attention.key_length_swa", 16U},
-        {"attention.value_length_swa", 16U},
-        {"rope.dimension_count", 32U},
-        {"rope.dimension_count_swa", 16U},
-        {"rope.freq_base_swa", 10000.0F},
-        {"embedding_length_per_layer_input", 16U}}},
+      {"gemma4", test::shared_caches()},
 
       // Values inside keys.
-      {"deepseek2", latent()},
-      {"mistral4", latent()},
+      {"deepseek2", test::latent()},
+      {"mistral4", test::latent()},
 
       // Recurrent layers.
       {"falcon-h1"},
-      {"granitehybrid", one_recurrent()},
-      {"jamba", one_recurrent()},
-      {"lfm2", one_recurrent()},
-      {"lfm2moe", one_recurrent()},
+      {"granitehybrid", test::one_recurrent()},
+      {"jamba", test::one_recurrent()},
+      {"lfm2", test::one_recurrent()},
+      {"lfm2moe", test::one_recurrent()},
       {"minimax-01", {{"residual_scale", 1.0F}}},
-      {"nemotron_h", nemotron()},
-      {"nemotron_h_moe", nemotron()},
-      {"plamo2", one_recurrent() + Metadata{{"ssm.group_count", 0U}}},
+      {"nemotron_h", test::attention_recurrence_neither()},
+      {"nemotron_h_moe", test::attention_recurrence_neither()},
+      {"plamo2", test::one_recurrent() + Metadata{{"ssm.group_count", 0U}}},
       {"qwen3next", {{"ssm.inner_size", 64U}}},
       {"qwen35", {{"ssm.inner_size", 64U}}},
       {"qwen35moe", {{"ssm.inner_size", 64U}}},
@@ -229,24 +200,24 @@ std::vector<Architecture> architectures() {
       {"kimi-linear", recurrent_latent()},
 
       // Refused.
-      {"deepseek32", latent(), kRefused},
-      {"glm-dsa", latent(), kRefused},
+      {"deepseek32", test::latent(), kRefused},
+      {"glm-dsa", test::latent(), kRefused},
       {"hy_v4",
-       latent() + hyper_connections() +
+       test::latent() + hyper_connections() +
            Metadata{{"swiglu_clamp_exp", 10.0F},
                     {"expert_weights_scale", 1.0F},
                     {"expert_weights_norm", true},
                     {"attention.indexer.types", Numbers{1, 0}}},
        kRefused},
       {"dots3note",
-       latent() + Metadata{{"attention.kv_lora_rank_swa", 32U},
-                           {"attention.key_length_swa", 40U},
-                           {"attention.value_length_swa", 32U},
-                           {"attention.key_length_mla_swa", 24U},
-                           {"attention.value_length_mla_swa", 16U},
-                           {"attention.indexer.types", Numbers{1, 0}},
-                           {"attention.sliding_window_pattern", Numbers{0, 1}},
-                           {"rope.freq_base_swa", 10000.0F}},
+       test::latent() + Metadata{{"attention.kv_lora_rank_swa", 32U},
+                                 {"attention.key_length_swa", 40U},
+                                 {"attention.value_length_swa", 32U},
+                                 {"attention.key_length_mla_swa", 24U},
+                                 {"attention.value_length_mla_swa", 16U},
+                                 {"attention.indexer.types", Numbers{1, 0}},
+                                 {"attention.sliding_window_pattern", Numbers{0, 1}},
+                                 {"rope.freq_base_swa", 10000.0F}},
        kRefused},
       {"minimax-m3", {{"attention.indexer.head_count", 2U}, {"rope.dimension_count", 16U}}, kRefused},
       {"qwen4exp",

@@ -130,6 +130,35 @@ Metadata common_metadata() {
   };
 }
 
+Metadata one_recurrent() {
+  return {{"attention.head_count", Numbers{4, 0}}, {"attention.head_count_kv", Numbers{2, 0}}};
+}
+
+Metadata latent() {
+  return {{"attention.head_count_kv", 1U},   {"attention.key_length", 40U},       {"attention.value_length", 32U},
+          {"attention.key_length_mla", 24U}, {"attention.value_length_mla", 16U}, {"rope.dimension_count", 8U}};
+}
+Metadata attention_recurrence_neither() {
+  return {{"block_count", 3U},
+          {"attention.head_count", Numbers{4, 0, 0}},
+          {"attention.head_count_kv", Numbers{2, 0, 0}},
+          {"feed_forward_length", Numbers{0, 0, 96}}};
+}
+
+Metadata shared_caches() {
+  return {{"block_count", 4U},
+          {"attention.sliding_window_pattern", Numbers{1, 0, 1, 0}},
+          {"attention.shared_kv_layers", 2U},
+          {"attention.key_length", 32U},
+          {"attention.value_length", 32U},
+          {"attention.key_length_swa", 16U},
+          {"attention.value_length_swa", 16U},
+          {"rope.dimension_count", 32U},
+          {"rope.dimension_count_swa", 16U},
+          {"rope.freq_base_swa", 10000.0F},
+          {"embedding_length_per_layer_input", 16U}};
+}
+
 HostOptions random_model(const std::string& architecture, const Metadata& changes) {
   HostOptions options;
   options.model = architecture;

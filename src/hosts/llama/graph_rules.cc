@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::string_view kKeyPrefix = "cache_k_l";
 constexpr std::string_view kValuePrefix = "cache_v_l";
+constexpr std::string_view kConvolutionPrefix = "cache_r_l";
+constexpr std::string_view kStatePrefix = "cache_s_l";
 
 /// Value of a metadata key, 0 where it is missing or no number.
 double number(const ModelFacts& model, const std::string& key) {
@@ -56,43 +58,77 @@ std::optional<std::string> refuse_use(int layer, const LayerUse& use) {
   return std::nullopt;
 }
 
-LayerRule rule_of(const LayerUse& use) {
-  const AttentionFacts& node = *use.readers.front();
-  LayerRule rule;
-  rule.values_in_keys = values_in_keys(node);
-  rule.readers = static_cast<int>(use.readers.size());
-  rule.fused = node.fused;
-  rule.softcap = node.softcap != 0;
-  rule.sinks = node.sinks;
-  rule.alibi = node.max_bias > 0;
-  return rule;
+LayerRule rule_of(const AttentionFacts& node) {
+  return {.fused = node.fused, .softcap = node.softcap != 0, .sinks = node.sinks, .alibi = node.max_bias > 0};
 }
 
-LayerShape shape_of(int layer, const AttentionFacts& node) {
-  return {.kv_heads = node.key_heads,
-          .q_heads = node.q_heads,
-          .dim_k = node.dim_k,
+LayerDesc layer_of(const AttentionFacts& node, const WindowRule& rule) {
+  return {.dim_k = node.dim_k,
           .dim_v = node.dim_v,
-          .layer = layer,
-          .input = DType::f32,
-          .value_is_key_prefix = node.key_cache == node.value_cache};
+          .value_is_key_prefix = values_in_keys(node),
+          .n_kv_heads = node.key_heads,
+          .n_q_heads = node.q_heads,
+          .window = rule.window,
+          .chunk = rule.chunk};
+}
+
+/// The number behind `prefix`, if a layer's number is all there is.
+std::optional<int> number_behind(std::string_view prefix, std::string_view name) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const std::string_view digits = name.substr(prefix.size());
+  int layer = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), layer);
+  if (error != std::errc{} || end != digits.data() + digits.size() || layer < 0) return std::nullopt;
+  return layer;
+}
+
+/// Layers without attention, with the states that the graph has touched.
+std::vector<LayerDesc> layers_without_caches(const GraphFacts& graph, const std::map<int, LayerUse>& uses) {
+  int count = std::max(graph.layers, uses.rbegin()->first + 1);
+  for (const std::string& name : graph.states) count = std::max(count, parse_state_name(name).value_or(0) + 1);
+  std::vector<LayerDesc> layers(static_cast<size_t>(count), {.kind = LayerDesc::Kind::none});
+  for (const std::string& name : graph.states) {
+    const std::optional<int> index = parse_state_name(name);
+    if (!index) continue;
+    LayerDesc& layer = layers[static_cast<size_t>(*index)];
+    layer.kind = LayerDesc::Kind::recurrent;
+    if (layer.native_cache.empty()) layer.native_cache = "conv";
+    if (!name.starts_with(kConvolutionPrefix)) layer.native_cache = "recurrent";
+  }
+  return layers;
+}
+
+/// Gives the later readers of caches, in the graph's order, to the layers that have nothing of their own.
+void describe_sharing(std::vector<LayerDesc>& layers, std::span<const int> caches) {
+  std::vector<size_t> idle;
+  for (size_t i = 0; i < layers.size(); ++i) {
+    if (layers[i].kind == LayerDesc::Kind::none) idle.push_back(i);
+  }
+  if (idle.size() != caches.size()) return;
+  for (size_t i = 0; i < idle.size(); ++i) {
+    LayerDesc& layer = layers[idle[i]];
+    layer = layers[static_cast<size_t>(caches[i])];
+    layer.native_cache.clear();
+    layer.shares_with = caches[i];
+  }
 }
 
 }  // namespace
 
 std::optional<CacheName> parse_cache_name(std::string_view name) {
-  const bool key = name.starts_with(kKeyPrefix);
-  if (!key && !name.starts_with(kValuePrefix)) return std::nullopt;
-  const std::string_view digits = name.substr(kKeyPrefix.size());
-  CacheName cache{key ? Side::key : Side::value, 0};
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), cache.layer);
-  if (error != std::errc{} || end != digits.data() + digits.size() || cache.layer < 0) return std::nullopt;
-  return cache;
+  if (const auto layer = number_behind(kKeyPrefix, name)) return CacheName{Side::key, *layer};
+  if (const auto layer = number_behind(kValuePrefix, name)) return CacheName{Side::value, *layer};
+  return std::nullopt;
+}
+
+std::optional<int> parse_state_name(std::string_view name) {
+  const std::optional<int> layer = number_behind(kConvolutionPrefix, name);
+  return layer ? layer : number_behind(kStatePrefix, name);
 }
 
 bool is_foreign_cache(std::string_view name) {
   // States of recurrent layers stay in llama's hands, where the keep of the last cell preserves them.
-  if (name.starts_with("cache_r_l") || name.starts_with("cache_s_l")) return false;
+  if (name.starts_with(kConvolutionPrefix) || name.starts_with(kStatePrefix)) return false;
   return (name.starts_with("cache_") && !parse_cache_name(name)) || name.starts_with("dsv4_");
 }
 
@@ -172,63 +208,76 @@ std::optional<std::string> refuse_attention(const AttentionFacts& node) {
 }
 
 GraphVerdict judge_graph(const GraphFacts& graph) {
+  const auto refused = [](std::optional<std::string> why) { return GraphVerdict{{}, {}, std::move(why)}; };
   std::map<int, LayerUse> uses;
   for (const std::string& name : graph.writes) {
     const std::optional<CacheName> cache = parse_cache_name(name);
-    if (!cache) return {{}, {}, fmt::format("it keeps a cache of another kind ('{}'), which is not supported", name)};
+    if (!cache) return refused(fmt::format("it keeps a cache of another kind ('{}'), which is not supported", name));
     ++(cache->side == Side::key ? uses[cache->layer].key_writes : uses[cache->layer].value_writes);
   }
-  if (uses.empty()) return {{}, {}, "it has no KV cache"};
+  if (uses.empty()) return refused("it has no KV cache");
+  std::vector<int> later_readers;  // by the cache they read
   for (const AttentionFacts& node : graph.attention) {
     const std::optional<CacheName> cache = parse_cache_name(node.key_cache);
-    if (!cache) return {{}, {}, refuse_attention(node)};
-    uses[cache->layer].readers.push_back(&node);
+    if (!cache) return refused(refuse_attention(node));
+    LayerUse& use = uses[cache->layer];
+    if (!use.readers.empty()) later_readers.push_back(cache->layer);
+    use.readers.push_back(&node);
   }
   GraphVerdict verdict;
-  for (const auto& [layer, use] : uses) {
-    if (auto refusal = refuse_use(layer, use)) return {{}, {}, std::move(refusal)};
-    verdict.layers.push_back(shape_of(layer, *use.readers.front()));
-    verdict.rules.push_back(rule_of(use));
-    if (graph.window == 0) continue;
-    const auto rule = window_rule(use.readers.front()->visible, graph.window);
-    if (!rule)
-      return {{}, {}, fmt::format("layer {} has a mask that is neither causal, nor a window, nor chunks", layer)};
-    verdict.rules.back().window = *rule;
+  verdict.model = {.name = graph.architecture, .layers = layers_without_caches(graph, uses)};
+  for (const auto& [index, use] : uses) {
+    if (auto refusal = refuse_use(index, use)) return refused(std::move(refusal));
+    const AttentionFacts& node = *use.readers.front();
+    const auto rule = graph.window == 0 ? WindowRule{} : window_rule(node.visible, graph.window);
+    if (!rule) {
+      return refused(fmt::format("layer {} has a mask that is neither causal, nor a window, nor chunks", index));
+    }
+    LayerDesc& layer = verdict.model.layers[static_cast<size_t>(index)];
+    std::string native_cache = std::move(layer.native_cache);
+    layer = layer_of(node, *rule);
+    layer.native_cache = std::move(native_cache);
+    if (const auto rope = graph.ropes.find(index); rope != graph.ropes.end()) layer.rope = rope_of(rope->second);
+    verdict.rules.push_back(rule_of(node));
   }
+  describe_sharing(verdict.model.layers, later_readers);
   return verdict;
 }
 
-std::string attention_kind(const ModelFacts& model, std::span<const LayerShape> layers,
-                           std::span<const LayerRule> rules) {
+std::string attention_kind(const ModelFacts& facts, const ModelDesc& model, std::span<const LayerRule> rules) {
   std::vector<std::string> parts;
-  const auto count = [&](auto&& is) { return std::count_if(rules.begin(), rules.end(), is); };
-  const auto add = [&](std::string name, auto&& is) {
-    const auto layers_with = count(is);
+  std::vector<const LayerDesc*> owners;
+  std::set<int> shared;
+  for (const LayerDesc& layer : model.layers) {
+    if (layer.owns_cache()) owners.push_back(&layer);
+    if (layer.shares_with >= 0) shared.insert(layer.shares_with);
+  }
+  const auto add = [&](std::string name, auto count) {
+    const auto layers_with = static_cast<size_t>(count);
     if (layers_with == 0) return;
-    if (static_cast<size_t>(layers_with) < rules.size()) {
-      name += fmt::format(" in {} of {} layers", layers_with, rules.size());
-    }
+    if (layers_with < owners.size()) name += fmt::format(" in {} of {} layers", layers_with, owners.size());
     parts.push_back(std::move(name));
   };
-  const auto largest = [&](int WindowRule::*size) {
-    int result = 0;
-    for (const LayerRule& rule : rules) result = std::max(result, rule.window.*size);
-    return result;
+  const auto add_size = [&](std::string_view name, int LayerDesc::*size) {
+    int largest = 0;
+    for (const LayerDesc* layer : owners) largest = std::max(largest, layer->*size);
+    add(fmt::format("{} {}", name, largest),
+        std::ranges::count_if(owners, [&](const LayerDesc* layer) { return layer->*size > 0; }));
   };
-  const bool grouped =
-      std::any_of(layers.begin(), layers.end(), [](const LayerShape& s) { return s.q_heads != s.kv_heads; });
-  const bool latent = count([](const LayerRule& r) { return r.values_in_keys; }) > 0;
+  const auto any = [&](auto&& is) { return std::ranges::any_of(owners, is); };
+  const bool latent = any([](const LayerDesc* layer) { return layer->value_is_key_prefix; });
+  const bool grouped = any([](const LayerDesc* layer) { return layer->n_q_heads != layer->n_kv_heads; });
   parts.push_back(latent ? "multi-head latent" : grouped ? "grouped heads" : "a KV head per head");
-  add(fmt::format("window {}", largest(&WindowRule::window)), [](const LayerRule& r) { return r.window.window > 0; });
-  add(fmt::format("chunks of {}", largest(&WindowRule::chunk)), [](const LayerRule& r) { return r.window.chunk > 0; });
-  add("ALiBi", [](const LayerRule& r) { return r.alibi; });
-  add("softcap", [](const LayerRule& r) { return r.softcap; });
-  add("sinks", [](const LayerRule& r) { return r.sinks; });
-  add("shared by later layers", [](const LayerRule& r) { return r.readers > 1; });
-  add("no flash attention", [](const LayerRule& r) { return !r.fused; });
-  if (model.tensors.contains("position_embd.weight")) parts.push_back("learned positions");
-  if (has_tensor_ending(model, "rope_factors_long.weight")) parts.push_back("LongRoPE");
-  if (model.hybrid) parts.push_back("beside recurrent layers");
+  add_size("window", &LayerDesc::window);
+  add_size("chunks of", &LayerDesc::chunk);
+  add("ALiBi", std::ranges::count(rules, true, &LayerRule::alibi));
+  add("softcap", std::ranges::count(rules, true, &LayerRule::softcap));
+  add("sinks", std::ranges::count(rules, true, &LayerRule::sinks));
+  add("shared by later layers", shared.size());
+  add("no flash attention", std::ranges::count(rules, false, &LayerRule::fused));
+  if (facts.tensors.contains("position_embd.weight")) parts.push_back("learned positions");
+  if (has_tensor_ending(facts, "rope_factors_long.weight")) parts.push_back("LongRoPE");
+  if (facts.hybrid) parts.push_back("beside recurrent layers");
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 

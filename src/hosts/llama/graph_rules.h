@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "hosts/llama/rope_rules.h"
-#include "veloxquant/types.h"
+#include "veloxquant/model_desc.h"
 
 namespace veloxquant::llama {
 
@@ -24,6 +24,8 @@ struct CacheName {
 };
 /// Nothing for any other name; "cache_idx_k_l0", "cache_r_l0" and the like belong to caches of other kinds.
 std::optional<CacheName> parse_cache_name(std::string_view name);
+/// The layer of a state of a recurrent layer: "cache_r_l<il>" (of its convolution) or "cache_s_l<il>".
+std::optional<int> parse_state_name(std::string_view name);
 /// A cache of llama's that is neither a plain attention cache nor the state of a recurrent layer.
 bool is_foreign_cache(std::string_view name);
 
@@ -80,30 +82,31 @@ std::optional<std::string> refuse_attention(const AttentionFacts& node);
 
 /// What one decode of one token did, after that of the probe where the model has a window.
 struct GraphFacts {
+  std::string architecture;
+  int layers = 0;  ///< of the model, whatever they are
   int window = 0;  ///< size of the model's window, 0: none
   std::vector<AttentionFacts> attention;
   std::vector<std::string> writes;  ///< names of the cache tensors that rows were written to
+  std::set<std::string> states;     ///< names of the states of recurrent layers
   std::map<int, RopeFacts> ropes;   ///< of the keys' rotations by layer, where they are the last thing done to them
 };
 
-/// How the attention of one layer is served.
+/// What the attention of a layer does to its logits.
 struct LayerRule {
-  WindowRule window;
-  /// MLA: values are the first channels of the keys, and neither llama nor our caches keep them twice.
-  bool values_in_keys = false;
-  int readers = 1;  ///< attention nodes on this cache; later layers may share it
   bool fused = true, softcap = false, sinks = false, alibi = false;
 };
 
 struct GraphVerdict {
-  std::vector<LayerShape> layers;      ///< of the caches to build, by rising layer
-  std::vector<LayerRule> rules;        ///< of the same layers
-  std::optional<std::string> refusal;  ///< then `layers` is empty
+  ModelDesc model;                     ///< an entry per layer of llama's
+  std::vector<LayerRule> rules;        ///< of the layers that own a cache, by rising layer
+  std::optional<std::string> refusal;  ///< then the model has no layers
 };
+/// The graph does not say which layer an attention node belongs to, where it reads the cache of an earlier one. Those
+/// nodes are counted off over the layers that have neither a cache nor a state, and left out where these are not as
+/// many.
 GraphVerdict judge_graph(const GraphFacts& graph);
 
 /// "grouped heads, window 512 in 15 of 18 layers, softcap": for people.
-std::string attention_kind(const ModelFacts& model, std::span<const LayerShape> layers,
-                           std::span<const LayerRule> rules);
+std::string attention_kind(const ModelFacts& facts, const ModelDesc& model, std::span<const LayerRule> rules);
 
 }  // namespace veloxquant::llama

@@ -124,6 +124,7 @@ void Hook::guard(Work&& work) noexcept {
 
 bool Hook::on_node(ggml_tensor* node, bool ask, void* hook) noexcept {
   Hook& self = *static_cast<Hook*>(hook);
+  if (ask && self.facts_) self.guard([&] { self.note_states(*node); });
   // In a reused graph a node is a custom op already.
   if (ask && node->op == GGML_OP_SET_ROWS) self.guard([&] { self.rewrite_write(*node); });
   if (ask && node->op == GGML_OP_FLASH_ATTN_EXT) self.guard([&] { self.rewrite_attention(*node); });
@@ -179,6 +180,14 @@ void Hook::rewrite_write(ggml_tensor& node) {
   written.layer = cache->layer;
   written.side = cache->side;
   make_custom(node, &Hook::run_write, 1, written);
+}
+
+void Hook::note_states(const ggml_tensor& node) {
+  for (const ggml_tensor* source : node.src) {
+    if (!source) continue;
+    const std::string name = name_of(root_of(*source));
+    if (parse_state_name(name)) facts_->states.insert(name);
+  }
 }
 
 // The ROPE node that made the rows, if nothing but views lies between.
@@ -404,9 +413,10 @@ void Hook::attend(const Node& record, const ggml_tensor& q, const AttendOut& out
   in.softcap = record.softcap;
   in.alibi = record.alibi;
   if (record.sinks) in.sinks = {static_cast<const float*>(record.sinks->data), static_cast<size_t>(in.q.heads)};
-  if (const auto rule = windows_.find(record.layer); rule != windows_.end()) {
-    in.window = rule->second.window;
-    in.chunk = rule->second.chunk;
+  if (model_) {
+    const LayerDesc& layer = model_->layers[static_cast<size_t>(record.layer)];
+    in.window = layer.window;
+    in.chunk = layer.chunk;
   }
   AttendOut part_out = out;
   for (const HookPart& part : parts_) {

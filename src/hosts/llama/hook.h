@@ -45,8 +45,8 @@ class Hook {
   /// Graphs call these parts from here on; `facts`, where given, collects what they are made of.
   void arm(std::vector<HookPart> parts, GraphFacts* facts = nullptr);
   void disarm();
-  /// The rule of each of llama's layers; those not named see all rows.
-  void set_windows(std::map<int, WindowRule> windows) { windows_ = std::move(windows); }
+  /// Which rows the layers see; all of them before this is told. Outlives the hook's use.
+  void set_model(const ModelDesc& model) { model_ = &model; }
   bool failed() const { return failed_; }
   bool cancelled() const { return cancel_ && *cancel_; }
   /// What went wrong first since arm().
@@ -80,6 +80,7 @@ class Hook {
   void rewrite_products(ggml_tensor& node);
   static std::optional<Products> find_products(ggml_tensor& node);
   /// False where the node is not ours to replace. Throws where it can't be served.
+  void note_states(const ggml_tensor& node);
   void note_rotation(int layer, const ggml_tensor& rows);
   bool take_facts(const AttentionFacts& facts);
   Node& record(const ggml_tensor& node);
@@ -97,7 +98,7 @@ class Hook {
   std::unique_ptr<ggml_context, void (*)(ggml_context*)> scratch_;
   std::unordered_map<const ggml_tensor*, std::unique_ptr<Node>> nodes_;
 
-  std::map<int, WindowRule> windows_;
+  const ModelDesc* model_ = nullptr;
   std::map<int, int> latent_;  ///< layers whose values are the first channels of their keys, and how many
 
   std::vector<HookPart> parts_;

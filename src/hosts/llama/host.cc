@@ -183,6 +183,8 @@ void LlamaHost::self_check() {
   std::string error;
   {
     const LogCapture log;
+    facts.architecture = facts_.architecture;
+    facts.layers = llama_model_n_layer(model_.get());
     facts.window = facts_.window;
     if (facts.window > 0) place_probe();
     hook_->arm({{&calls, 1}}, &facts);
@@ -199,20 +201,14 @@ void LlamaHost::self_check() {
   if (!refusal) refusal = verdict.refusal;
   if (!refusal && hook_->failed()) refusal = hook_->message();
   if (!refusal && !error.empty()) refusal = error;
-  if (!refusal) refusal = calls.mismatch(verdict.layers);
+  if (!refusal) {
+    description_ = std::move(verdict.model);
+    layers_ = attention_shapes(description_);
+    refusal = calls.mismatch(layers_);
+  }
   if (refusal) throw std::runtime_error(fmt::format("{}: the model can't be served: {}", path_, *refusal));
-  layers_ = std::move(verdict.layers);
-  for (const auto& [layer, rotation] : facts.ropes) {
-    if (std::optional<RopeSpec> rope = rope_of(rotation)) ropes_.emplace(layer, std::move(*rope));
-  }
-  for (LayerShape& shape : layers_) {
-    const auto rope = ropes_.find(shape.layer);
-    if (rope != ropes_.end()) shape.rope = &rope->second;
-  }
   rules_ = std::move(verdict.rules);
-  std::map<int, WindowRule> windows;
-  for (size_t i = 0; i < layers_.size(); ++i) windows[layers_[i].layer] = rules_[i].window;
-  hook_->set_windows(std::move(windows));
+  hook_->set_model(description_);
   taken_.assign(recurrent() ? static_cast<size_t>(sequences_) : 0, false);
 }
 
@@ -227,7 +223,7 @@ int LlamaHost::trained_context() const { return llama_model_n_ctx_train(model_.g
 int LlamaHost::context() const {
   return context_limit_ > 0 ? std::min(context_limit_, trained_context()) : trained_context();
 }
-std::string LlamaHost::attention() const { return attention_kind(facts_, layers_, rules_); }
+std::string LlamaHost::attention() const { return attention_kind(facts_, description_, rules_); }
 Token LlamaHost::first_token() const { return std::max(0, llama_vocab_bos(vocab())); }
 int LlamaHost::vocabulary() const { return llama_vocab_n_tokens(vocab()); }
 const llama_vocab* LlamaHost::vocab() const { return llama_model_get_vocab(model_.get()); }

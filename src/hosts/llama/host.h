@@ -4,7 +4,6 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <set>
 #include <span>
@@ -79,7 +78,9 @@ class LlamaHost {
   LlamaHost(const LlamaHost&) = delete;
   LlamaHost& operator=(const LlamaHost&) = delete;
 
-  std::span<const LayerShape> layers() const { return layers_; }  ///< by rising llama layer
+  /// What each of llama's layers is, in llama's order: recurrent ones and those that read another layer's cache, too.
+  const ModelDesc& description() const { return description_; }
+  std::span<const LayerShape> layers() const { return layers_; }  ///< of those that own a cache, by rising llama layer
   /// Index into layers() of llama's layer number; -1 for none.
   int slot(int layer) const;
   std::span<const LayerRule> rules() const { return rules_; }  ///< of the same layers
@@ -139,8 +140,8 @@ class LlamaHost {
   std::unique_ptr<Hook> hook_;  ///< the context holds its address
   std::unique_ptr<llama_model, void (*)(llama_model*)> model_;
   std::unique_ptr<llama_context, void (*)(llama_context*)> context_;
-  std::vector<LayerShape> layers_;
-  std::map<int, RopeSpec> ropes_;  ///< by layer; the shapes point here
+  ModelDesc description_;
+  std::vector<LayerShape> layers_;  ///< point into the description
   std::vector<LayerRule> rules_;
   std::vector<bool> taken_;  ///< sequence numbers
 };

@@ -67,10 +67,9 @@ std::span<const float> PlainRun::decode(std::span<const Token> tokens, Logits lo
 size_t PlainRun::cache_bytes(int tokens) const {
   const auto type = static_cast<ggml_type>(type_);
   size_t row_bytes = 0;
-  for (size_t i = 0; i < host_.layers().size(); ++i) {
-    const LayerShape& shape = host_.layers()[i];
+  for (const LayerShape& shape : host_.layers()) {
     row_bytes += ggml_row_size(type, shape.kv_heads * shape.dim_k);
-    if (!host_.rules()[i].values_in_keys) row_bytes += ggml_row_size(type, shape.kv_heads * shape.dim_v);
+    if (!shape.value_is_key_prefix) row_bytes += ggml_row_size(type, shape.kv_heads * shape.dim_v);
   }
   return row_bytes * static_cast<size_t>(tokens);
 }
