@@ -5,32 +5,39 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <numeric>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "veloxquant/types.h"
 
 namespace veloxquant {
 
 /// Geometry of one storage block of one side. A block has room for `units` units of `unit_rows` rows; its bytes are up
-/// to four parts, each an array over units that begins on an even byte, so that 16-bit numbers are aligned.
+/// to eight parts, each an array over units that begins on an even byte, so that 16-bit numbers are aligned.
 struct BlockFormat {
-  int unit_rows = 1;                   ///< rows that are encoded together (1: any row by itself)
-  int units = 64;                      ///< capacity
-  std::array<size_t, 4> part_bytes{};  ///< bytes of one unit in each part; unused parts are 0
+  static constexpr int kParts = 8;
+  using PartBytes = std::array<size_t, kParts>;
+
+  int unit_rows = 1;       ///< rows that are encoded together (1: any row by itself)
+  int units = 64;          ///< capacity
+  PartBytes part_bytes{};  ///< bytes of one unit in each part; unused parts are 0
 
   int capacity_rows() const { return unit_rows * units; }
-  size_t unit_bytes() const { return part_bytes[0] + part_bytes[1] + part_bytes[2] + part_bytes[3]; }
-  size_t block_bytes() const { return offset(4, 0); }
+  size_t unit_bytes() const { return std::accumulate(part_bytes.begin(), part_bytes.end(), size_t{0}); }
+  size_t block_bytes() const { return offset(kParts, 0); }
   /// Offset of part `part` of unit `unit` from the start of the block.
   size_t offset(int part, int unit) const {
     size_t start = 0;
     for (size_t p = 0; p < static_cast<size_t>(part); ++p) {
       start = (start + static_cast<size_t>(units) * part_bytes[p] + 1) / 2 * 2;
     }
-    return part == 4 ? start : start + static_cast<size_t>(unit) * part_bytes[static_cast<size_t>(part)];
+    return part == kParts ? start : start + static_cast<size_t>(unit) * part_bytes[static_cast<size_t>(part)];
   }
   /// Geometry of units of `unit_rows` rows: blocks of about 128 rows, or of 64 single rows.
-  static BlockFormat of(int unit_rows, std::array<size_t, 4> part_bytes) {
+  static BlockFormat of(int unit_rows, PartBytes part_bytes) {
     return {unit_rows, unit_rows == 1 ? 64 : (unit_rows >= 128 ? 1 : 128 / unit_rows), part_bytes};
   }
 };
@@ -93,6 +100,16 @@ class Codec {
                           float* tile) const = 0;
   /// out[n][dim] += what acc stands for, once per call.
   virtual void finish(const float* acc, int n, float* out) const = 0;
+
+  // A codec may need something of the rows that it will code. It is made unfitted, with its final format; the codec
+  // that encodes is the one that fit makes from the first rows of a stream, once, before any of them is coded.
+  /// How many rows that takes; 0: nothing is fitted.
+  virtual int fit_rows() const { return 0; }
+  /// The codec for the stream that begins with these fit_rows() rows.
+  virtual std::shared_ptr<const Codec> fit(const RowsView&) const { return nullptr; }
+  /// What was fitted, and the way back from it to the same codec. Throws FormatError where the bytes can't be that.
+  virtual std::vector<std::byte> fitted_state() const { return {}; }
+  virtual std::shared_ptr<const Codec> fit_from(std::span<const std::byte>) const { return nullptr; }
 };
 
 }  // namespace veloxquant

@@ -53,4 +53,46 @@ struct LloydRow {
 /// of the sphere, else of N(0, 1).
 std::shared_ptr<const Codec> lloyd_row(const LloydRow& options);
 
+/// Which random directions a sketch projects on. Both estimates are unbiased; that of orthogonal directions has about a
+/// third of the variance where there are as many as channels.
+enum class SketchRows : uint8_t { gaussian, orthogonal };
+
+struct SignSketch {
+  int dim = 0;
+  int rows = 0;  ///< directions, 1..max(64, 16 * dim); 0: dim
+  SketchRows kind = SketchRows::orthogonal;
+  uint64_t seed = 0;
+  uint32_t stream = 0;  ///< as of LloydRow
+  CodecRole role = {};
+};
+/// Signs of the projections of a row on `rows` random directions and its norm (QJL, arXiv:2406.03482): ceil(rows / 8) +
+/// 2 bytes. Inner products with it are unbiased; a decoded row is an estimator, longer than the row was.
+std::shared_ptr<const Codec> sign_sketch(const SignSketch& options);
+
+struct ResidualSketch {
+  int dim = 0;
+  int bits = 2;         ///< of a coordinate in all, 1..8: bits - 1 of a code and a sign
+  int sketch_rows = 0;  ///< 1..16 * dim; 0: dim
+  SketchRows kind = SketchRows::gaussian;
+  Rotation rotation = Rotation::haar;
+  uint64_t seed = 0;
+  uint32_t stream = 0;  ///< as of LloydRow
+  CodecRole role = {};
+};
+/// lloyd_row of bits - 1 bits and a sign sketch of what it leaves over (the inner-product variant of TurboQuant,
+/// arXiv:2504.19874): ceil(dim * (bits - 1) / 8) + ceil(sketch_rows / 8) + 4 bytes a row. Inner products are unbiased.
+std::shared_ptr<const Codec> residual_sketch(const ResidualSketch& options);
+
+struct ChannelSplit {
+  int dim = 0;
+  int fit_rows = 1;  ///< first rows of a stream, from which the outlier channels are chosen
+  /// Of the outlier channels alone: their number is its dim.
+  std::shared_ptr<const Codec> outlier;
+  /// Of the others: of dim - outlier->dim() channels, or of all with the outlier channels set to 0.
+  std::shared_ptr<const Codec> inlier;
+};
+/// Two codecs on disjoint channels, the bytes of both. The outlier channels are those of the largest mean magnitude; of
+/// equal ones, the lower. Both codecs have units of one row. The codec that is returned has to be fitted.
+std::shared_ptr<const Codec> channel_split(const ChannelSplit& options);
+
 }  // namespace veloxquant

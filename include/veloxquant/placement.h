@@ -28,6 +28,8 @@ std::shared_ptr<const Placement> direct();
 std::shared_ptr<const Placement> unsealed();
 /// F = g * floor(max(0, rows - window) / g) on both sides (align-only: window 0; sliding: g 1).
 std::shared_ptr<const Placement> aligned_window(int g, int window);
+/// Every row is coded at its own commit, but no key before there are `rows`: a codec is fitted to them.
+std::shared_ptr<const Placement> after_fit(int rows);
 /// KIVI (arXiv:2402.02750) Algorithm 1 with R' = g * max(1, ceil(window / g)): keys R' * floor(rows / R'), values
 /// max(0, rows - R').
 std::shared_ptr<const Placement> block_flush(int g, int window);

@@ -39,6 +39,8 @@ struct Recipe {
   std::shared_ptr<const Codec> key = nullptr;    ///< coded rows of the key side
   std::shared_ptr<const Codec> value = nullptr;  ///< coded rows of the value side
   std::optional<DType> store = {};               ///< of exact rows, where the method and not the input says it
+  /// Rows of a call are attended as they were received; false: in their stored form, which caches of single vectors do.
+  bool own_rows_exact = true;
 };
 
 /// What build() of a method gets beside its options.

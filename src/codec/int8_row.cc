@@ -1,7 +1,5 @@
 // int8 rows with one fp16 scale: s = fp16(max(max|x| / 127, 2^-24)), made one fp16 step larger when max|x| / s would
 // pass 127; code = round(x / s). Decoded: s * code. Block: [64 x dim codes | 64 x scale].
-#include <cstring>
-
 #include "codec/codec_check.h"
 #include "codec/tile_codec.h"
 #include "kernels/kernels.h"
@@ -39,20 +37,6 @@ class Int8Row final : public TileCodec {
     kernels::decode_int8(block + format().offset(0, units.begin),
                          reinterpret_cast<const uint16_t*>(block + format().offset(1, units.begin)), units.size(),
                          dim(), tile, ld);
-  }
-
-  void get_codes(const std::byte* block, Range rows, uint8_t* codes) const override {
-    std::memcpy(codes, block + format().offset(0, rows.begin), static_cast<size_t>(rows.size() * dim()));
-  }
-  void put_codes(const uint8_t* codes, Range rows, std::byte* block) const override {
-    std::memcpy(block + format().offset(0, rows.begin), codes, static_cast<size_t>(rows.size() * dim()));
-  }
-  bool seal_parameters(const std::byte* plain, std::byte* sealed) const override {
-    std::memcpy(sealed, plain, kTileRows * sizeof(uint16_t));
-    return true;
-  }
-  void unseal_parameters(const std::byte* sealed, std::byte* plain) const override {
-    std::memcpy(plain, sealed, kTileRows * sizeof(uint16_t));
   }
 };
 

@@ -5,15 +5,15 @@
 // little-endian bit strings.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <numbers>
 #include <vector>
 
 #include "codec/codec_check.h"
 #include "codec/encode_scratch.h"
+#include "codec/lloyd_row.h"
 #include "codec/pack.h"
+#include "codec/row_norms.h"
 #include "codec/scalar_table.h"
-#include "codec/tile_codec.h"
 #include "core/half.h"
 #include "kernels/kernels.h"
 #include "veloxquant/codecs.h"
@@ -21,23 +21,16 @@
 namespace veloxquant {
 namespace {
 
-constexpr float kLeastNorm = 1e-12f;  // shorter rows are stored as zero
-constexpr float kLargestHalf = 65504;
 double laplace_scale(const LloydRow& options) {
   if (options.laplace_scale > 0) return options.laplace_scale;
   return std::sqrt(3 * std::numbers::pi) / 2 * std::pow(4.0, -options.bits) / std::numbers::sqrt2;
 }
 
-std::shared_ptr<const OrthogonalMap> make_map(const LloydRow& options) {
-  return options.rotation == Rotation::rht ? rht(options.dim, options.rounds, options.seed, options.stream)
-                                           : haar(options.dim, options.seed, options.stream);
-}
-
 class LloydRowCodec final : public TileCodec {
  public:
-  explicit LloydRowCodec(const LloydRow& options)
+  LloydRowCodec(const LloydRow& options, std::shared_ptr<const OrthogonalMap> rotation)
       : TileCodec("codebook" + std::to_string(options.stage2 == Stage2::none ? options.bits : 2 * options.bits),
-                  options.dim, make_format(options), CodeOrder::rows, make_map(options)),
+                  options.dim, make_format(options), CodeOrder::rows, std::move(rotation)),
         bits_(options.bits),
         two_stages_(options.stage2 != Stage2::none),
         norm_mode_(options.norm),
@@ -60,14 +53,17 @@ class LloydRowCodec final : public TileCodec {
       const int count = std::min(kEncodedRows, rows.rows - first);
       encode_codes({rows.x + first * rows.ld, rows.ld, count, rows.dim}, codes,
                    reinterpret_cast<uint16_t*>(block + format().offset(2, unit)));
-      const int shift = two_stages_ ? bits_ : 0;
-      pack_runs(codes, count, dim(), bits_, Packing::bit_string, block + format().offset(0, unit), shift);
-      if (two_stages_) pack_runs(codes, count, dim(), bits_, Packing::bit_string, block + format().offset(1, unit));
+      pack(codes, {unit, unit + count}, block);
     }
   }
 
  private:
-  static constexpr int kTurnedRows = 16;  // rotated at a time: what stands in fp32 stays in the nearest cache
+  void pack(const uint8_t* codes, Range rows, std::byte* block) const {
+    const int shift = two_stages_ ? bits_ : 0;
+    pack_runs(codes, rows.size(), dim(), bits_, Packing::bit_string, block + format().offset(0, rows.begin), shift);
+    if (!two_stages_) return;
+    pack_runs(codes, rows.size(), dim(), bits_, Packing::bit_string, block + format().offset(1, rows.begin));
+  }
 
   static BlockFormat make_format(const LloydRow& options) {
     const size_t row_bytes = packed_bytes(Packing::bit_string, options.dim, options.bits);
@@ -77,8 +73,8 @@ class LloydRowCodec final : public TileCodec {
 
   /// codes[row][channel], both stages in one index (high << bits | low), and norms[row] to store.
   void encode_codes(const RowsView& rows, uint8_t* codes, uint16_t* norms) const {
-    for (int first = 0; first < rows.rows; first += kTurnedRows) {
-      const int count = std::min(kTurnedRows, rows.rows - first);
+    for (int first = 0; first < rows.rows; first += kNormRows) {
+      const int count = std::min(kNormRows, rows.rows - first);
       encode_rows({rows.x + first * rows.ld, rows.ld, count, rows.dim}, codes + int64_t{first} * dim(), norms + first);
     }
   }
@@ -87,17 +83,16 @@ class LloydRowCodec final : public TileCodec {
     encode_codes(rows, codes, reinterpret_cast<uint16_t*>(parameters));
   }
 
-  /// Up to kTurnedRows rows.
+  /// Up to kNormRows rows: what stands in fp32 stays in the nearest cache.
   void encode_rows(const RowsView& rows, uint8_t* codes, uint16_t* stored) const {
     float* turned = encode_scratch<float>(static_cast<size_t>(rows.rows) * static_cast<size_t>(dim()));
-    const Norms norms(rows);
+    const RowNorms norms(rows);
     map()->forward(rows.rows, rows.x, rows.ld, turned, dim());
     quantise(rows.rows, turned, norms, codes);
     for (int r = 0; r < rows.rows; ++r) {
       uint8_t* row_codes = codes + int64_t{r} * dim();
       stored[r] = norms.stored[r];
       if (norms.is_zero(r)) {
-        stored[r] = 0;
         std::fill_n(row_codes, dim(), uint8_t{0});
       } else if (norm_mode_ != NormMode::paper) {
         stored[r] = corrected_norm(norms.exact[r], norms.rounded[r], turned + int64_t{r} * dim(), row_codes);
@@ -105,26 +100,9 @@ class LloydRowCodec final : public TileCodec {
     }
   }
 
-  /// Of up to kTurnedRows rows, exact and as fp16.
-  struct Norms {
-    explicit Norms(const RowsView& rows) {
-      kernels::inner_products(rows.x, rows.ld, rows.x, rows.ld, rows.rows, rows.dim, exact);
-      for (int r = 0; r < rows.rows; ++r) {
-        exact[r] = std::sqrt(exact[r]);
-        rounded[r] = std::min(exact[r], kLargestHalf);
-      }
-      kernels::from_f32(rounded, rows.rows, DType::f16, stored);
-      kernels::to_f32(stored, rows.rows, DType::f16, rounded);
-    }
-    bool is_zero(int r) const { return exact[r] < kLeastNorm || rounded[r] == 0; }
-
-    float exact[kTurnedRows], rounded[kTurnedRows];
-    uint16_t stored[kTurnedRows];
-  };
-
   /// Codes the rows times sqrt(dim) / rounded norm; what comes of rows that are stored as zero does not matter.
-  void quantise(int rows, float* u, const Norms& norms, uint8_t* codes) const {
-    float factors[kTurnedRows];
+  void quantise(int rows, float* u, const RowNorms& norms, uint8_t* codes) const {
+    float factors[kNormRows];
     for (int r = 0; r < rows; ++r) factors[r] = static_cast<float>(root_dim_ / norms.rounded[r]);
     const bool one_index = tables_->second.empty();
     const int bits = two_stages_ && one_index ? 2 * bits_ : bits_;
@@ -159,36 +137,16 @@ class LloydRowCodec final : public TileCodec {
 
   // In layout 1 the two streams of a two-stage code are one index.
   void get_codes(const std::byte* block, Range rows, uint8_t* codes) const override {
+    if (!two_stages_) return TileCodec::get_codes(block, rows, codes);
     std::vector<uint8_t> low(static_cast<size_t>(dim()));
     for (int r = rows.begin; r < rows.end; ++r, codes += dim()) {
       unpack_run(block + format().offset(0, r), dim(), bits_, Packing::bit_string, codes);
-      if (!two_stages_) continue;
       unpack_run(block + format().offset(1, r), dim(), bits_, Packing::bit_string, low.data());
       for (size_t c = 0; c < low.size(); ++c) codes[c] = static_cast<uint8_t>(codes[c] << bits_ | low[c]);
     }
   }
 
-  void put_codes(const uint8_t* codes, Range rows, std::byte* block) const override {
-    std::vector<uint8_t> stream(static_cast<size_t>(dim()));
-    for (int part = 0; part < (two_stages_ ? 2 : 1); ++part) {
-      const int shift = two_stages_ && part == 0 ? bits_ : 0;
-      const uint8_t* row = codes;
-      for (int r = rows.begin; r < rows.end; ++r, row += dim()) {
-        for (size_t c = 0; c < stream.size(); ++c) {
-          stream[c] = static_cast<uint8_t>(row[c] >> shift & ((1 << bits_) - 1));
-        }
-        pack_run(stream.data(), dim(), bits_, Packing::bit_string, block + format().offset(part, r));
-      }
-    }
-  }
-
-  bool seal_parameters(const std::byte* plain, std::byte* sealed) const override {
-    std::memcpy(sealed, plain, kTileRows * sizeof(uint16_t));
-    return true;
-  }
-  void unseal_parameters(const std::byte* sealed, std::byte* plain) const override {
-    std::memcpy(plain, sealed, kTileRows * sizeof(uint16_t));
-  }
+  void put_codes(const uint8_t* codes, Range rows, std::byte* block) const override { pack(codes, rows, block); }
 
   int bits_;
   bool two_stages_;
@@ -199,13 +157,22 @@ class LloydRowCodec final : public TileCodec {
 
 }  // namespace
 
+std::shared_ptr<const OrthogonalMap> rotation_map(const LloydRow& options) {
+  return options.rotation == Rotation::rht ? rht(options.dim, options.rounds, options.seed, options.stream)
+                                           : haar(options.dim, options.seed, options.stream);
+}
+
+std::shared_ptr<const TileCodec> lloyd_row(const LloydRow& options, std::shared_ptr<const OrthogonalMap> rotation) {
+  return std::make_shared<LloydRowCodec>(options, std::move(rotation));
+}
+
 std::shared_ptr<const Codec> lloyd_row(const LloydRow& options) {
   ArgumentCheck("lloyd_row")
       .range("dim", options.dim, 1, kMostDim)
       .range("bits", options.bits, 1, options.stage2 == Stage2::none ? 8 : 4)
       .range("rounds", options.rounds, 1, 16)
       .done();
-  return std::make_shared<LloydRowCodec>(options);
+  return lloyd_row(options, rotation_map(options));
 }
 
 }  // namespace veloxquant

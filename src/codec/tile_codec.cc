@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "codec/encode_scratch.h"
+#include "codec/pack.h"
 #include "core/check.h"
 #include "kernels/kernels.h"
 #include "kernels/tile_plain.h"
@@ -21,17 +22,29 @@ constexpr int kDotQueries = 8;
 void TileCodec::set_tiles(std::unique_ptr<const TileAttention> tiles) {
   VQ_CHECK(format_.capacity_rows() % kTileRows == 0);
   tiles_ = std::move(tiles);
-  floats_.query = dim_ + tiles_->query_floats();
+  floats_.query = frame_ + tiles_->query_floats();
   floats_.tile = std::max(floats_.tile, int64_t{tiles_->scratch_floats()});
 }
 
 // --- layouts -------------------------------------------------------------------------------------
 
-void TileCodec::get_codes(const std::byte*, Range, uint8_t*) const { VQ_CHECK(false); }
-void TileCodec::put_codes(const uint8_t*, Range, std::byte*) const { VQ_CHECK(false); }
+void TileCodec::get_codes(const std::byte* block, Range rows, uint8_t* codes) const {
+  for (int r = rows.begin; r < rows.end; ++r, codes += frame_) {
+    unpack_run(block + format_.offset(0, r), frame_, tiles_->grid().bits, Packing::bit_string, codes);
+  }
+}
+void TileCodec::put_codes(const uint8_t* codes, Range rows, std::byte* block) const {
+  pack_runs(codes, rows.size(), frame_, tiles_->grid().bits, Packing::bit_string,
+            block + format_.offset(0, rows.begin));
+}
 void TileCodec::encode_tiles(const RowsView&, uint8_t*, std::byte*) const { VQ_CHECK(false); }
-bool TileCodec::seal_parameters(const std::byte*, std::byte*) const { return false; }
-void TileCodec::unseal_parameters(const std::byte*, std::byte*) const { VQ_CHECK(false); }
+bool TileCodec::seal_parameters(const std::byte* plain, std::byte* sealed) const {
+  std::memcpy(sealed, plain, parameter_bytes());
+  return true;
+}
+void TileCodec::unseal_parameters(const std::byte* sealed, std::byte* plain) const {
+  std::memcpy(plain, sealed, parameter_bytes());
+}
 
 size_t TileCodec::parameter_bytes() const {
   const auto tiles = static_cast<size_t>(format_.capacity_rows() / kTileRows);
@@ -40,7 +53,7 @@ size_t TileCodec::parameter_bytes() const {
 
 // They are the last part.
 size_t TileCodec::parameter_offset() const {
-  int part = 3;
+  int part = BlockFormat::kParts - 1;
   while (format_.part_bytes[static_cast<size_t>(part)] == 0) --part;
   return format_.offset(part, 0);
 }
@@ -50,14 +63,14 @@ bool TileCodec::encode_block(const RowsView& rows, std::byte* block) const {
   VQ_CHECK(rows.rows == format_.capacity_rows());
   thread_local std::vector<std::byte> parameters;  // kept, as the codes are
   if (parameters.size() < parameter_bytes()) parameters.resize(parameter_bytes());
-  uint8_t* codes = encode_scratch<uint8_t>(static_cast<size_t>(rows.rows) * static_cast<size_t>(dim_));
+  uint8_t* codes = encode_scratch<uint8_t>(static_cast<size_t>(rows.rows) * static_cast<size_t>(frame_));
   encode_tiles(rows, codes, parameters.data());
   if (!seal_parameters(parameters.data(), block)) return false;
   const bool by_channel = order_ == CodeOrder::channels;
   std::byte* tile = block + parameter_bytes();
   for (int row = 0; row < rows.rows; row += kTileRows, tile += tiles_->grid().bytes()) {
-    kernels::tile_kernels().pack(tiles_->grid(), codes, by_channel ? kTileRows : dim_, by_channel, tile);
-    codes += int64_t{kTileRows} * dim_;
+    kernels::tile_kernels().pack(tiles_->grid(), codes, by_channel ? kTileRows : frame_, by_channel, tile);
+    codes += int64_t{kTileRows} * frame_;
   }
   return true;
 }
@@ -66,11 +79,11 @@ bool TileCodec::seal(std::byte* block) const {
   if (!tiles_) return false;
   std::vector<std::byte> sealed(format_.block_bytes());
   if (!seal_parameters(block + parameter_offset(), sealed.data())) return false;
-  std::vector<uint8_t> codes(static_cast<size_t>(kTileRows) * static_cast<size_t>(dim_));
+  std::vector<uint8_t> codes(static_cast<size_t>(kTileRows) * static_cast<size_t>(frame_));
   std::byte* tile = sealed.data() + parameter_bytes();
   for (int row = 0; row < format_.capacity_rows(); row += kTileRows, tile += tiles_->grid().bytes()) {
     get_codes(block, {row, row + kTileRows}, codes.data());
-    kernels::tile_kernels().pack(tiles_->grid(), codes.data(), dim_, false, tile);
+    kernels::tile_kernels().pack(tiles_->grid(), codes.data(), frame_, false, tile);
   }
   std::memcpy(block, sealed.data(), sealed.size());
   return true;
@@ -80,10 +93,10 @@ void TileCodec::unseal(std::byte* block) const {
   const std::vector<std::byte> sealed(block, block + format_.block_bytes());
   std::fill_n(block, sealed.size(), std::byte{0});
   unseal_parameters(sealed.data(), block + parameter_offset());
-  std::vector<uint8_t> codes(static_cast<size_t>(kTileRows) * static_cast<size_t>(dim_));
+  std::vector<uint8_t> codes(static_cast<size_t>(kTileRows) * static_cast<size_t>(frame_));
   const std::byte* tile = sealed.data() + parameter_bytes();
   for (int row = 0; row < format_.capacity_rows(); row += kTileRows, tile += tiles_->grid().bytes()) {
-    kernels::plain::unpack(tiles_->grid(), tile, codes.data(), dim_);
+    kernels::plain::unpack(tiles_->grid(), tile, codes.data(), frame_);
     put_codes(codes.data(), {row, row + kTileRows}, block);
   }
 }
@@ -106,16 +119,16 @@ TileCodec::ChannelTile TileCodec::channels(const std::byte* block, Range range, 
     unpack(block, units, tile, ld);
     return {tile + (range.begin - units.begin * unit_rows), ld};
   }
-  float* turned = tile + int64_t{format_.capacity_rows()} * dim_;
-  rows(block, range, tile, dim_, nullptr);
-  kernels::transpose(range.size(), dim_, tile, dim_, turned, range.size());
+  float* turned = tile + int64_t{format_.capacity_rows()} * frame_;
+  rows(block, range, tile, frame_, nullptr);
+  kernels::transpose(range.size(), frame_, tile, frame_, turned, range.size());
   return {turned, range.size()};
 }
 
 void TileCodec::rows(const std::byte* block, Range range, float* out, int64_t ld, float* tile) const {
   if (order_ == CodeOrder::channels) {
     const ChannelTile turned = channels(block, range, tile);
-    kernels::transpose(dim_, range.size(), turned.first, turned.ld, out, ld);
+    kernels::transpose(frame_, range.size(), turned.first, turned.ld, out, ld);
   } else {
     unpack(block, range, out, ld);  // every codec in row order has units of one row
   }
@@ -124,8 +137,10 @@ void TileCodec::rows(const std::byte* block, Range range, float* out, int64_t ld
 void TileCodec::decode(BlockView block, Range range, float* out, int64_t ld) const {
   if (range.empty()) return;
   std::vector<float> tile(order_ == CodeOrder::channels ? static_cast<size_t>(floats_.tile) : 0);
-  rows(plain(block), range, out, ld, tile.data());
-  if (map_) map_->inverse(range.size(), out, ld, out, ld);
+  if (!map_) return rows(plain(block), range, out, ld, tile.data());
+  std::vector<float> framed(static_cast<size_t>(range.size()) * static_cast<size_t>(frame_));
+  rows(plain(block), range, framed.data(), frame_, tile.data());
+  map_->adjoint(range.size(), framed.data(), frame_, out, ld);
 }
 
 void TileCodec::prepare_query(const float* q, int n, float* prep) const {
@@ -133,9 +148,9 @@ void TileCodec::prepare_query(const float* q, int n, float* prep) const {
   if (map_) {
     map_->forward(n, q, dim_, prep, stride);
   } else {
-    for (int i = 0; i < n; ++i) std::copy_n(q + int64_t{i} * dim_, dim_, prep + i * stride);
+    for (int i = 0; i < n; ++i) std::copy_n(q + int64_t{i} * frame_, frame_, prep + i * stride);
   }
-  for (int i = 0; tiles_ && i < n; ++i) tiles_->prepare(prep + i * stride, prep + i * stride + dim_);
+  for (int i = 0; tiles_ && i < n; ++i) tiles_->prepare(prep + i * stride, prep + i * stride + frame_);
 }
 
 // visit(tile, rows inside the tile, first of these rows counted from range.begin) for every tile that meets `range`.
@@ -167,13 +182,13 @@ void TileCodec::score(const float* prep, int n, BlockView block, Range range, fl
   }
   const std::byte* data = plain(block);
   if (order_ == CodeOrder::rows && n <= kDotQueries) {
-    rows(data, range, tile, dim_, nullptr);
-    kernels::dot_rows(n, range.size(), dim_, prep, stride, tile, dim_, logit, ld);
+    rows(data, range, tile, frame_, nullptr);
+    kernels::dot_rows(n, range.size(), frame_, prep, stride, tile, frame_, logit, ld);
     return;
   }
   const ChannelTile turned = channels(data, range, tile);
   for (int i = 0; i < n; ++i) std::fill_n(logit + i * ld, range.size(), 0.0f);
-  kernels::multiply_accumulate(n, range.size(), dim_, prep, stride, 1, turned.first, turned.ld, logit, ld);
+  kernels::multiply_accumulate(n, range.size(), frame_, prep, stride, 1, turned.first, turned.ld, logit, ld);
 }
 
 void TileCodec::accumulate(const float* weight, int64_t ld, int n, BlockView block, Range range, float* acc,
@@ -185,9 +200,9 @@ void TileCodec::accumulate(const float* weight, int64_t ld, int n, BlockView blo
     });
     return;
   }
-  float* by_row = tile + int64_t{format_.capacity_rows()} * dim_;
-  rows(plain(block), range, by_row, dim_, tile);
-  kernels::multiply_accumulate(n, dim_, range.size(), weight, ld, 1, by_row, dim_, acc, dim_);
+  float* by_row = tile + int64_t{format_.capacity_rows()} * frame_;
+  rows(plain(block), range, by_row, frame_, tile);
+  kernels::multiply_accumulate(n, frame_, range.size(), weight, ld, 1, by_row, frame_, acc, frame_);
 }
 
 void TileCodec::finish(const float* acc, int n, float* out) const {
@@ -195,7 +210,7 @@ void TileCodec::finish(const float* acc, int n, float* out) const {
   if (map_) {
     thread_local std::vector<float> turned_back;  // kept, so that a steady decode loop allocates nothing
     turned_back.resize(static_cast<size_t>(total));
-    map_->inverse(n, acc, dim_, turned_back.data(), dim_);
+    map_->adjoint(n, acc, frame_, turned_back.data(), dim_);
     acc = turned_back.data();
   }
   for (int64_t i = 0; i < total; ++i) out[i] += acc[i];

@@ -1,13 +1,13 @@
 // What all codecs of this folder share. In layout 0 rows are unpacked into a tile of fp32 in the codec's own frame
-// (rotated, for a codec with a map), and attention runs on the tile. In layout 1 attention runs on the codes themselves
-// (tile_attention.h). A codec supplies encode(), unpack() and, if it has one, the map; for layout 1 its TileAttention
-// and how its codes and parameters move between the layouts.
+// (where its map leads: rotated, or projected on the directions of a sketch), and attention runs on the tile. In layout
+// 1 attention runs on the codes themselves (tile_attention.h). A codec supplies encode(), unpack() and, if it has one,
+// the map; for layout 1 its TileAttention and how its codes and parameters move between the layouts.
 #pragma once
 
 #include <memory>
 #include <string>
 
-#include "codec/map/orthogonal_map.h"
+#include "codec/map/linear_map.h"
 #include "codec/tile_attention.h"
 #include "core/layout.h"
 #include "veloxquant/codec.h"
@@ -32,15 +32,21 @@ class TileCodec : public Codec {
                   float* tile) const override;
   void finish(const float* acc, int n, float* out) const final;
 
+  int frame_dim() const { return frame_; }
+  /// Rows [range) of a block in layout 0 in the codec's frame: out[row - range.begin][frame_dim()]. Codecs in row
+  /// order.
+  void decode_frame(const std::byte* block, Range range, float* out) const { unpack(block, range, out, frame_); }
+
  protected:
   TileCodec(std::string name, int dim, BlockFormat format, CodeOrder order,
-            std::shared_ptr<const OrthogonalMap> map = nullptr)
+            std::shared_ptr<const LinearMap> map = nullptr)
       : name_(std::move(name)),
         dim_(dim),
+        frame_(map ? map->frame_dim() : dim),
         format_(format),
         order_(order),
         map_(std::move(map)),
-        floats_{dim, dim, int64_t{2} * format.capacity_rows() * dim} {}
+        floats_{frame_, frame_, int64_t{2} * format.capacity_rows() * frame_} {}
 
   /// Gives the codec a layout 1. Blocks must be whole tiles.
   void set_tiles(std::unique_ptr<const TileAttention> tiles);
@@ -48,17 +54,19 @@ class TileCodec : public Codec {
   /// Units [units) of a block in layout 0 into tile[row][channel] or, in channel order, tile[channel][row]; rows count
   /// from the first unit.
   virtual void unpack(const std::byte* block, Range units, float* tile, int64_t ld) const = 0;
-  /// Codes of rows [rows) of a block in layout 0, codes[row - rows.begin][dim], and their way back.
+  /// Codes of rows [rows) of a block in layout 0, codes[row - rows.begin][frame_dim()], and their way back; as they are
+  /// here, bit strings in part 0.
   virtual void get_codes(const std::byte* block, Range rows, uint8_t* codes) const;
   virtual void put_codes(const uint8_t* codes, Range rows, std::byte* block) const;
   /// A whole block as codes, [row][channel] or, in channel order, [tile][channel][row], and parameters as they stand in
   /// layout 0.
   virtual void encode_tiles(const RowsView& rows, uint8_t* codes, std::byte* parameters) const;
-  /// Parameters of a whole block, `plain` as they stand in layout 0. False: these stay there.
+  /// Parameters of a whole block, `plain` as they stand in layout 0, which is how they are kept here. False: these stay
+  /// there.
   virtual bool seal_parameters(const std::byte* plain, std::byte* sealed) const;
   virtual void unseal_parameters(const std::byte* sealed, std::byte* plain) const;
 
-  const OrthogonalMap* map() const { return map_.get(); }
+  const LinearMap* map() const { return map_.get(); }
 
  private:
   struct ChannelTile {
@@ -78,10 +86,10 @@ class TileCodec : public Codec {
   bool tiled(BlockView block, Side side) const { return block.layout == 1 && tiles_->grid().side == side; }
 
   std::string name_;
-  int dim_;
+  int dim_, frame_;
   BlockFormat format_;
   CodeOrder order_;
-  std::shared_ptr<const OrthogonalMap> map_;
+  std::shared_ptr<const LinearMap> map_;
   CodecFloats floats_;
   std::unique_ptr<const TileAttention> tiles_;
 };

@@ -90,7 +90,7 @@ class Reader {
 template <class Visit>
 void for_each_part(const BlockFormat& format, Range in_block, Visit&& visit) {
   const Range units{in_block.begin / format.unit_rows, in_block.end / format.unit_rows};
-  for (int part = 0; part < 4; ++part) {
+  for (int part = 0; part < BlockFormat::kParts; ++part) {
     const size_t bytes = format.part_bytes[static_cast<size_t>(part)] * static_cast<size_t>(units.size());
     if (bytes > 0) visit(format.offset(part, units.begin), bytes);
   }

@@ -121,7 +121,7 @@ void BlockList::remove(std::span<const int> rows) {
     }
     const std::byte* source = open(block(from / capacity));
     std::byte* target = open(block(to / capacity));
-    for (int part = 0; part < 4; ++part) {
+    for (int part = 0; part < BlockFormat::kParts; ++part) {
       std::memcpy(target + format.offset(part, to % capacity), source + format.offset(part, from % capacity),
                   format.part_bytes[static_cast<size_t>(part)]);
     }

@@ -13,6 +13,16 @@ class Direct final : public Placement {
   int frontier(Side, int rows) const override { return rows; }
 };
 
+class AfterFit final : public Placement {
+ public:
+  explicit AfterFit(int rows) : rows_(rows) {}
+  std::string name() const override { return "after_fit"; }
+  int frontier(Side side, int rows) const override { return side == Side::key && rows < rows_ ? 0 : rows; }
+
+ private:
+  int rows_;
+};
+
 class Unsealed final : public Placement {
  public:
   std::string name() const override { return "unsealed"; }
@@ -44,6 +54,8 @@ class BlockFlush final : public Placement {
 }  // namespace
 
 std::shared_ptr<const Placement> direct() { return std::make_shared<Direct>(); }
+
+std::shared_ptr<const Placement> after_fit(int rows) { return std::make_shared<AfterFit>(rows); }
 
 std::shared_ptr<const Placement> unsealed() { return std::make_shared<Unsealed>(); }
 

@@ -61,10 +61,15 @@ TEST(AllCodecs, scores_equal_those_of_decoded_rows) {
           double error = 0, energy = 0;
           for (int i = 0; i < n; ++i) {
             for (int r = range.begin; r < range.end; ++r) {
-              double dot = 0;
-              for (int c = 0; c < dim; ++c) dot += double{q.at(i, c)} * double{coded.decoded[size_t(r * dim + c)]};
+              double dot = 0, qq = 0, kk = 0;
+              for (int c = 0; c < dim; ++c) {
+                const double a = q.at(i, c), b = coded.decoded[size_t(r * dim + c)];
+                dot += a * b;
+                qq += a * a;
+                kk += b * b;
+              }
               error += std::pow(logit[size_t(i * range.size() + r - range.begin)] - dot, 2);
-              energy += dot * dot;
+              energy += qq * kk / dim;  // of an inner product of random directions: a single one may be near 0
             }
           }
           ASSERT_LE(std::sqrt(error / energy), 1e-5) << codec->name() << " dim " << dim << " n " << n;
@@ -324,7 +329,7 @@ TEST(AllCodecs, encoding_writes_nothing_but_its_units) {
     Block block(format.block_bytes() + 8, std::byte{0x5A}), untouched = block;
     const Rows x = gaussian_rows(format.unit_rows, 80, 62);
     codec->encode(x.view(0, format.unit_rows), block.data(), 1);
-    for (int part = 0; part < 4; ++part) {
+    for (int part = 0; part < BlockFormat::kParts; ++part) {
       const size_t bytes = format.part_bytes[static_cast<size_t>(part)];
       std::copy_n(block.data() + format.offset(part, 1), bytes, untouched.data() + format.offset(part, 1));
     }

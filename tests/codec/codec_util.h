@@ -110,6 +110,15 @@ inline LloydRow lloyd(int dim, int bits, Stage2 stage2 = Stage2::none, uint64_t 
   return options;
 }
 
+/// A split whose outlier channels are 1, 1 + dim / n, ..
+inline std::shared_ptr<const Codec> fitted_split(int dim, std::shared_ptr<const Codec> outlier,
+                                                 std::shared_ptr<const Codec> inlier) {
+  Rows x(1, dim);
+  const int n = outlier->dim();
+  for (int i = 0; i < n; ++i) x.at(0, (1 + i * (dim / n)) % dim) = 1;
+  return channel_split({dim, 1, std::move(outlier), std::move(inlier)})->fit(x.view(0, 1));
+}
+
 /// One codec of every kind and a spread of widths, at one dim.
 inline std::vector<std::shared_ptr<const Codec>> all_codecs(int dim) {
   std::vector<std::shared_ptr<const Codec>> codecs;
@@ -122,6 +131,16 @@ inline std::vector<std::shared_ptr<const Codec>> all_codecs(int dim) {
   for (Stage2 stage2 : {Stage2::joint, Stage2::matched, Stage2::laplace}) {
     for (int bits : {1, 2, 3}) codecs.push_back(lloyd_row(lloyd(dim, bits, stage2)));
   }
+  for (SketchRows kind : {SketchRows::gaussian, SketchRows::orthogonal}) {
+    for (int m : {dim, 2 * dim + 5}) codecs.push_back(sign_sketch({.dim = dim, .rows = m, .kind = kind, .seed = 42}));
+    for (int bits : {1, 2, 4}) codecs.push_back(residual_sketch({.dim = dim, .bits = bits, .kind = kind, .seed = 42}));
+  }
+  const int outliers = dim % 32 == 0 ? 32 : 3;
+  for (int inlier_dim : {dim - outliers, dim}) {
+    codecs.push_back(fitted_split(dim, lloyd_row(lloyd(outliers, 3)), lloyd_row(lloyd(inlier_dim, 2))));
+  }
+  codecs.push_back(fitted_split(dim, residual_sketch({.dim = outliers, .bits = 3, .seed = 42}),
+                                residual_sketch({.dim = dim - outliers, .bits = 2, .seed = 43})));
   return codecs;
 }
 

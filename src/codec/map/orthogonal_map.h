@@ -1,20 +1,18 @@
-// Orthogonal maps of rows, y = R x and x = R^T y. fp32, one defined order of additions and no FMA, so a map gives the
-// same bits on every instruction set: encoders may use it.
+// Orthogonal maps of rows, y = R x and x = R^T y.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
+#include "codec/map/linear_map.h"
+
 namespace veloxquant {
 
-class OrthogonalMap {
+class OrthogonalMap : public LinearMap {
  public:
-  virtual ~OrthogonalMap() = default;
-  virtual int dim() const = 0;
-  /// y[r * ldy ..] = R x[r * ldx ..] for each row; y may be x with the same stride.
-  virtual void forward(int rows, const float* x, int64_t ldx, float* y, int64_t ldy) const = 0;
-  /// The same with R^T, which undoes forward.
-  virtual void inverse(int rows, const float* x, int64_t ldx, float* y, int64_t ldy) const = 0;
+  int frame_dim() const final { return dim(); }
+  /// What undoes forward.
+  void inverse(int rows, const float* y, int64_t ldy, float* x, int64_t ldx) const { adjoint(rows, y, ldy, x, ldx); }
 };
 
 /// True for 2^k, 12 * 2^k, 20 * 2^k and 28 * 2^k: the orders for which rht() has a Hadamard matrix.

@@ -80,8 +80,8 @@ class Rht final : public OrthogonalMap {
   void forward(int rows, const float* x, int64_t ldx, float* y, int64_t ldy) const override {
     kernels::rotate(plan(), rows, x, ldx, y, ldy);
   }
-  void inverse(int rows, const float* x, int64_t ldx, float* y, int64_t ldy) const override {
-    kernels::rotate_back(plan(), rows, x, ldx, y, ldy);
+  void adjoint(int rows, const float* y, int64_t ldy, float* x, int64_t ldx) const override {
+    kernels::rotate_back(plan(), rows, y, ldy, x, ldx);
   }
 
  private:
