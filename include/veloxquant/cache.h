@@ -32,9 +32,9 @@ struct AttendIn {
   int window = 0;               ///< 0: unlimited
   const float* bias = nullptr;  ///< [tokens][bias_ld], column = position of the row; shared by batch and heads
   int64_t bias_ld = 0;
-  std::span<const float> alibi;  ///< slope per query head, or empty
-  std::span<const float> sinks;  ///< learned sink logit per query head, or empty
-  int chunk = 0;                 ///< 0: none
+  std::span<const float> alibi = {};  ///< slope per query head, or empty
+  std::span<const float> sinks = {};  ///< learned sink logit per query head, or empty
+  int chunk = 0;                      ///< 0: none
 };
 
 /// Where attend writes: f32 [batch][tokens][q_heads][dim_v], dim contiguous.
@@ -113,13 +113,24 @@ class KVCache {
   bool is_trimmable() const;
   /// No distance between a query and a row ever exceeds what is stored, however long the text.
   bool endless() const;
+  /// Codes depend on the first rows of a sequence.
+  bool learns_from_rows() const;
   bool supports_merge() const { return false; }
   /// Removes the newest min(n, rows) rows of every batch row; returns how many (maximum). Settles.
   int trim(int n);
   /// Batch rows in a new order; a row named twice is copied (blocks are shared until written). Settles.
   void select(std::span<const int> batch_rows);
-  /// A second cache with the same content; blocks are shared until written. Settles.
+  /// Appends the batch rows of another cache of the same method, option values and shape, `seq` ids included; the other
+  /// one is empty afterwards. Throws QuantizerConfigError naming the difference and changes nothing. Settles both.
+  void join(KVCache&& other);
+  /// These batch rows as a cache of their own; the others stay, in their order. A row can't be named twice. Settles.
+  KVCache split(std::span<const int> batch_rows);
+  /// A second cache with the same content, or with these batch rows of it; blocks are shared until written. Settles.
   KVCache copy();
+  KVCache copy(std::span<const int> batch_rows);
+  /// Drops the oldest min(n, rows) rows of every batch row, with methods that keep all rows and code each by itself;
+  /// such a cache can't be trimmed any more. Throws UnsupportedOperation with other methods. Settles.
+  void pop_front(int n);
   void reset();
 
   size_t nbytes();                ///< bytes of the allocator behind this cache. Settles

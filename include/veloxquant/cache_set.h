@@ -1,8 +1,10 @@
 // The caches of a whole model: one arena, one commit order, all-or-nothing trims.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "veloxquant/cache.h"
@@ -17,20 +19,43 @@ struct ArenaStats {
   size_t large_page_bytes = 0;
 };
 
+/// Every batch row behaves as if it were alone, whatever other rows come and go.
 class CacheSet {
  public:
   /// One cache per layer. All problems of all layers are reported at once.
   CacheSet(const MethodSpec& method, std::span<const LayerShape> layers);
+  /// A method for each layer.
+  CacheSet(std::span<const MethodSpec> methods, std::span<const LayerShape> layers);
 
-  int size() const { return static_cast<int>(layers_.size()); }
+  int layers() const { return static_cast<int>(layers_.size()); }
   KVCache& operator[](int i) { return layers_[static_cast<size_t>(i)]; }
   const KVCache& operator[](int i) const { return layers_[static_cast<size_t>(i)]; }
 
   void commit();  ///< all layers, in layer order
+  bool is_trimmable() const;
   /// Removes n rows from all layers or from none: 0 when any layer can't.
   int trim(int n);
   void reset();
-  int offset() const;   ///< of the first layer; all layers agree after a whole step
+  /// Of one layer: masks differ where methods that drop rows do.
+  Mask make_mask(int tokens, bool return_array = false, int window = 0, int layer = 0);
+  int batch() const;   ///< batch rows of the first layer; all layers agree after a whole step, here and below
+  int offset() const;  ///< tokens consumed, maximum over batch rows
+  int offset(int batch_row) const;
+  int size();  ///< rows stored, maximum over layers. Settles
+  bool empty() const;
+
+  // Batch rows, in all layers or, where one throws, in none. They throw what those of KVCache do, and settle.
+  void select(std::span<const int> batch_rows);
+  CacheSet copy();
+  CacheSet copy(std::span<const int> batch_rows);
+  CacheSet split(std::span<const int> batch_rows);
+  void join(CacheSet&& other);
+
+  /// The states of all layers in one piece. Settles.
+  std::vector<std::byte> state();
+  /// All layers or none: throws FormatError for damaged bytes and for those of other layers, methods or shapes.
+  void set_state(std::span<const std::byte> bytes);
+
   size_t nbytes();      ///< sum over layers. Settles
   size_t used_bytes();  ///< sum over layers. Settles
   size_t staging_bytes() const;
@@ -40,6 +65,9 @@ class CacheSet {
   ArenaStats arena() const;
 
  private:
+  CacheSet(std::shared_ptr<Arena> arena, std::vector<KVCache> layers)
+      : arena_(std::move(arena)), layers_(std::move(layers)) {}
+
   std::shared_ptr<Arena> arena_;
   std::vector<KVCache> layers_;
 };

@@ -56,6 +56,10 @@ class Field {
   const T* operator->() const { return &value_; }
   bool explicitly_set() const { return set_; }
   bool operator==(const Field&) const = default;
+  template <class U>
+  requires(!std::same_as<U, Field> && std::equality_comparable_with<T, U>) bool operator==(const U& value) const {
+    return value_ == value;
+  }
 
  private:
   T value_{};

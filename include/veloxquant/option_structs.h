@@ -29,9 +29,11 @@ struct A2ATSOptions {
   double a2ats_retrieval_fraction = 0.2;
   /// base of the model's rotary embedding [above 0, up to 1000000000000]
   double a2ats_rope_base = 10000.0;
-  /// scaling of the rotary embedding: {"rope_type": "default" | "llama3", ...} [a JSON object of numbers and texts | none]
+  /// scaling of the rotary embedding: {"rope_type": "default" | "llama3", ...} [a JSON object of numbers and texts |
+  /// none]
   std::optional<MapValue> a2ats_rope_scaling = std::nullopt;
-  /// second moments of queries: [sub_dim][sub_dim], or one for each run of channels [an array of finite numbers, in JSON | none]
+  /// second moments of queries: [sub_dim][sub_dim], or one for each run of channels [an array of finite numbers, in
+  /// JSON | none]
   std::optional<ArrayValue> a2ats_query_h = std::nullopt;
   /// [2^bits][sub_dim], one for each run of channels, or keys and values [an array of finite numbers, in JSON | none]
   std::optional<ArrayValue> a2ats_codebook = std::nullopt;
@@ -987,6 +989,12 @@ struct ZipCacheOptions {
   }
 };
 
-using MethodOptions = std::variant<A2ATSOptions, AMCOptions, AdaKVOptions, AgeTieredOptions, AnchorKVOptions, CaMOptions, CacheGenOptions, ChunkKVOptions, CurDKVOptions, GEAROptions, H2OOptions, KIVIOptions, KVQuantOptions, KVTCOptions, KVzipOptions, KeyformerOptions, KittyOptions, L2NormOptions, MiniCacheOptions, MorphKVOptions, NSNQuantOptions, NestedKVOptions, PALUOptions, PyramidKVOptions, QFiltersOptions, RocketKVOptions, SKVQOptions, SVDqOptions, SnapKVOptions, SpectralQuantOptions, SqueezeAttentionOptions, StreamingLLMOptions, TOVAOptions, VecInferOptions, XKVOptions, XQuantOptions, ZipCacheOptions>;
+using MethodOptions =
+    std::variant<A2ATSOptions, AMCOptions, AdaKVOptions, AgeTieredOptions, AnchorKVOptions, CaMOptions, CacheGenOptions,
+                 ChunkKVOptions, CurDKVOptions, GEAROptions, H2OOptions, KIVIOptions, KVQuantOptions, KVTCOptions,
+                 KVzipOptions, KeyformerOptions, KittyOptions, L2NormOptions, MiniCacheOptions, MorphKVOptions,
+                 NSNQuantOptions, NestedKVOptions, PALUOptions, PyramidKVOptions, QFiltersOptions, RocketKVOptions,
+                 SKVQOptions, SVDqOptions, SnapKVOptions, SpectralQuantOptions, SqueezeAttentionOptions,
+                 StreamingLLMOptions, TOVAOptions, VecInferOptions, XKVOptions, XQuantOptions, ZipCacheOptions>;
 
 }  // namespace veloxquant

@@ -95,7 +95,7 @@ std::string stats_text(llama::Session& session, const Figures& figures) {
   const size_t resident = caches.nbytes(), used = caches.used_bytes(), process = process_bytes();
   const ArenaStats arena = caches.arena();
   size_t fp16 = 0;
-  for (int i = 0; i < caches.size(); ++i) {
+  for (int i = 0; i < caches.layers(); ++i) {
     const CacheStats stats = caches[i].peek();
     fp16 += stats.key.fp16_bytes + stats.value.fp16_bytes;
   }

@@ -331,7 +331,7 @@ void Attention::gather(Tile& tile) const {
     layer_.rotate_back(tile.q_pool, tile.queries, tile.sequence->front);
   }
   tile.codec_tile = next;
-  layer_.coded(Side::key).prepare_query(tile.q, tile.queries, tile.prepared);
+  coded(tile, Side::key).prepare_query(tile.q, tile.queries, tile.prepared);
   std::fill_n(tile.max, queries, kMinusInfinity);
   std::fill_n(tile.sum, queries, 0.0f);
   std::fill_n(tile.acc_coded, queries * static_cast<size_t>(value_.acc), 0.0f);
@@ -355,7 +355,7 @@ void Attention::for_each_segment(const Tile& tile, Side side, Range rows, Visit&
   });
   const Range in_table{rows.begin - pooled, rows.end - pooled};
   stream.coded.for_each(in_table, [&](BlockView block, Range in_block, int row) {
-    pass({&layer_.coded(side), block, in_block, row + pooled, Kind::coded});
+    pass({&stream.coded.codec(), block, in_block, row + pooled, Kind::coded});
   });
   stream.exact.for_each(in_table, [&](BlockView block, Range in_block, int row) {
     pass({&layer_.exact(side), block, in_block, row + pooled, Kind::exact});
@@ -511,8 +511,13 @@ void Attention::normalise(Tile& tile) const {
   }
 }
 
+// The codec of the tile's stream: that of the recipe, or what was fitted to the stream.
+const Codec& Attention::coded(const Tile& tile, Side side) const {
+  return tile.sequence->side(tile.head, layer_.home(side)).coded.codec();
+}
+
 void Attention::write(Tile& tile) const {
-  layer_.coded(Side::value).finish(tile.acc_coded, tile.queries, tile.acc_exact);
+  coded(tile, Side::value).finish(tile.acc_coded, tile.queries, tile.acc_exact);
   for (int i = 0; i < tile.queries; ++i) {
     const float* acc = tile.acc_exact + int64_t{i} * value_dim_;
     float* out = out_row(tile.batch_row, tile.tokens.begin + i / group_, tile.head * group_ + i % group_);

@@ -67,6 +67,7 @@ class Attention {
   void accumulate(Tile& tile, Range rows) const;
   void merge(Tile& tile, const float* partials) const;
   void normalise(Tile& tile) const;
+  const Codec& coded(const Tile& tile, Side side) const;
   void write(Tile& tile) const;
   void add_masses(const Tile& tile, Range rows, const float* maxima, float* mass) const;
   void write_zeros(int batch_row, int head, int token) const;

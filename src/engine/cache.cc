@@ -289,6 +289,9 @@ int KVCache::size() {
 }
 bool KVCache::empty() const { return layer_->max_offset() == 0; }
 bool KVCache::endless() const { return layer_->rotates_pool_queries(); }
+bool KVCache::learns_from_rows() const {
+  return layer_->coded(Side::key).fit_rows() > 0 || layer_->coded(Side::value).fit_rows() > 0;
+}
 bool KVCache::is_trimmable() const { return layer_->trimmable(); }
 int KVCache::trim(int n) {
   if (n < 0) throw std::invalid_argument(fmt::format("trim: {} rows given, must not be negative", n));
@@ -302,6 +305,38 @@ void KVCache::select(std::span<const int> batch_rows) {
 KVCache KVCache::copy() {
   commit();
   return KVCache(std::make_unique<Layer>(*layer_));
+}
+KVCache KVCache::copy(std::span<const int> batch_rows) {
+  KVCache selected = copy();
+  selected.select(batch_rows);
+  return selected;
+}
+void KVCache::join(KVCache&& other) {
+  if (&other == this) throw std::invalid_argument("join: a cache can't be joined with itself");
+  if (!layer_->same_configuration(*other.layer_)) {
+    throw QuantizerConfigError(
+        fmt::format("join: '{}' given, this cache is '{}'", other.layer_->signature(), layer_->signature()));
+  }
+  commit();
+  other.commit();
+  layer_->join(*other.layer_);
+  other.reset();
+}
+KVCache KVCache::split(std::span<const int> batch_rows) {
+  std::vector<int> rest;
+  for (int b = 0; b < batch(); ++b) {
+    const auto named = std::ranges::count(batch_rows, b);
+    if (named > 1) throw std::invalid_argument(fmt::format("split: batch row {} is named twice", b));
+    if (named == 0) rest.push_back(b);
+  }
+  KVCache apart = copy(batch_rows);
+  select(rest);
+  return apart;
+}
+void KVCache::pop_front(int n) {
+  if (n < 0) throw std::invalid_argument(fmt::format("pop_front: {} rows given, must not be negative", n));
+  commit();
+  layer_->pop_front(n);
 }
 void KVCache::reset() { layer_->reset(); }
 

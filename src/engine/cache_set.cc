@@ -1,17 +1,35 @@
 #include "veloxquant/cache_set.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <bit>
+#include <cstring>
+#include <stdexcept>
 
 #include "core/arena.h"
+#include "core/check.h"
 #include "veloxquant/errors.h"
 
 namespace veloxquant {
+namespace {
 
-CacheSet::CacheSet(const MethodSpec& method, std::span<const LayerShape> layers) : arena_(std::make_shared<Arena>()) {
+static_assert(std::endian::native == std::endian::little, "stored numbers are little-endian");
+constexpr char kMagic[8] = {'V', 'Q', 'L', 'A', 'Y', 'E', 'R', 'S'};
+constexpr uint32_t kVersion = 1;
+
+}  // namespace
+
+CacheSet::CacheSet(const MethodSpec& method, std::span<const LayerShape> layers)
+    : CacheSet(std::vector<MethodSpec>(layers.size(), method), layers) {}
+
+CacheSet::CacheSet(std::span<const MethodSpec> methods, std::span<const LayerShape> layers)
+    : arena_(std::make_shared<Arena>()) {
+  VQ_CHECK(methods.size() == layers.size());
   std::vector<std::string> problems;
-  for (const LayerShape& shape : layers) {
+  for (size_t i = 0; i < layers.size(); ++i) {
     try {
-      layers_.emplace_back(method, shape, arena_);
+      layers_.emplace_back(methods[i], layers[i], arena_);
     } catch (const QuantizerConfigError& error) {
       problems.insert(problems.end(), error.problems().begin(), error.problems().end());
     }
@@ -40,7 +58,123 @@ void CacheSet::reset() {
   for (KVCache& layer : layers_) layer.reset();
 }
 
+bool CacheSet::is_trimmable() const {
+  return std::ranges::all_of(layers_, [](const KVCache& layer) { return layer.is_trimmable(); });
+}
+
+Mask CacheSet::make_mask(int tokens, bool return_array, int window, int layer) {
+  if (layer < 0 || layer >= layers()) {
+    throw std::out_of_range(fmt::format("make_mask: layer {} given, {} layers exist", layer, layers()));
+  }
+  return layers_[static_cast<size_t>(layer)].make_mask(tokens, return_array, window);
+}
+
+int CacheSet::batch() const { return layers_.empty() ? 0 : layers_.front().batch(); }
 int CacheSet::offset() const { return layers_.empty() ? 0 : layers_.front().offset(); }
+int CacheSet::offset(int batch_row) const {
+  if (layers_.empty()) throw std::out_of_range(fmt::format("offset: batch row {} given, no layer exists", batch_row));
+  return layers_.front().offset(batch_row);
+}
+int CacheSet::size() {
+  int rows = 0;
+  for (KVCache& layer : layers_) rows = std::max(rows, layer.size());
+  return rows;
+}
+bool CacheSet::empty() const {
+  return std::ranges::all_of(layers_, [](const KVCache& layer) { return layer.empty(); });
+}
+
+// Layers that hold nothing, as those without attention, have no batch rows and take no part.
+void CacheSet::select(std::span<const int> batch_rows) {
+  CacheSet selected = copy(batch_rows);
+  layers_ = std::move(selected.layers_);
+}
+
+CacheSet CacheSet::copy() {
+  std::vector<KVCache> copies;
+  for (KVCache& layer : layers_) copies.push_back(layer.copy());
+  return {arena_, std::move(copies)};
+}
+
+CacheSet CacheSet::copy(std::span<const int> batch_rows) {
+  std::vector<KVCache> copies;
+  for (KVCache& layer : layers_) copies.push_back(layer.batch() == 0 ? layer.copy() : layer.copy(batch_rows));
+  return {arena_, std::move(copies)};
+}
+
+CacheSet CacheSet::split(std::span<const int> batch_rows) {
+  std::vector<KVCache> apart, rest;
+  for (KVCache& layer : layers_) {
+    rest.push_back(layer.copy());
+    apart.push_back(layer.batch() == 0 ? layer.copy() : rest.back().split(batch_rows));
+  }
+  layers_ = std::move(rest);
+  return {arena_, std::move(apart)};
+}
+
+void CacheSet::join(CacheSet&& other) {
+  if (other.layers() != layers()) {
+    throw QuantizerConfigError(fmt::format("join: {} layers given, this set has {}", other.layers(), layers()));
+  }
+  std::vector<KVCache> joined;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    joined.push_back(layers_[i].copy());
+    joined.back().join(other.layers_[i].copy());
+  }
+  layers_ = std::move(joined);
+  other.reset();
+}
+
+// "VQLAYERS" | u32 version | u32 layers | for each: u64 bytes | its state
+std::vector<std::byte> CacheSet::state() {
+  std::vector<std::byte> out;
+  const auto put = [&out](const void* data, size_t bytes) {
+    const auto* begin = static_cast<const std::byte*>(data);
+    out.insert(out.end(), begin, begin + bytes);
+  };
+  const auto count = static_cast<uint32_t>(layers_.size());
+  put(kMagic, sizeof kMagic);
+  put(&kVersion, sizeof kVersion);
+  put(&count, sizeof count);
+  for (KVCache& layer : layers_) {
+    const std::vector<std::byte> state = layer.state();
+    const uint64_t bytes = state.size();
+    put(&bytes, sizeof bytes);
+    put(state.data(), state.size());
+  }
+  return out;
+}
+
+void CacheSet::set_state(std::span<const std::byte> bytes) {
+  const auto take = [&bytes](size_t count) {
+    if (count > bytes.size()) {
+      throw FormatError(fmt::format("state of layers ends early: {} bytes left, {} needed", bytes.size(), count));
+    }
+    const std::span<const std::byte> taken = bytes.first(count);
+    bytes = bytes.subspan(count);
+    return taken;
+  };
+  const auto number = [&]<class T>(T value) {
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  };
+  if (std::memcmp(take(sizeof kMagic).data(), kMagic, sizeof kMagic) != 0) {
+    throw FormatError("not the state of a cache set: it has another magic");
+  }
+  if (const uint32_t version = number(uint32_t{}); version != kVersion) {
+    throw FormatError(fmt::format("state of layers has version {}, this library reads {}", version, kVersion));
+  }
+  if (const uint32_t count = number(uint32_t{}); count != layers_.size()) {
+    throw FormatError(fmt::format("state has {} layers, this set has {}", count, layers_.size()));
+  }
+  std::vector<KVCache> restored;
+  for (KVCache& layer : layers_) {
+    restored.push_back(layer.copy());
+    restored.back().set_state(take(number(uint64_t{})));
+  }
+  if (!bytes.empty()) throw FormatError(fmt::format("state of layers has {} bytes too many", bytes.size()));
+  layers_ = std::move(restored);
+}
 
 size_t CacheSet::nbytes() {
   size_t bytes = 0;

@@ -90,7 +90,9 @@ void KVCache::Layer::commit_sequence(int b) {
     }
   }
   sequence.consumed += tokens;
-  if (recipe_.sink_window.window > 0) leave_window(sequence);
+  if (const int window = recipe_.sink_window.window; window > 0) {
+    leave_front(sequence, std::max(sequence.front, sequence.table(0).size() - window));
+  }
 }
 
 // The first rows of a sequence, up to as many as stand apart for ever. Returns how many of the call they are.
@@ -203,9 +205,8 @@ void KVCache::Layer::drop(Sequence& sequence, RowTable& table, Range heads, std:
 }
 
 // Rows behind the window are no longer seen; what no sealed unit needs any more is given back.
-void KVCache::Layer::leave_window(Sequence& sequence) const {
-  const int size = sequence.table(0).size();
-  sequence.front = std::max(sequence.front, size - recipe_.sink_window.window);
+void KVCache::Layer::leave_front(Sequence& sequence, int front) const {
+  sequence.front = front;
   for (int head = 0; head < shape_.kv_heads; ++head) {
     for (Side side : sides()) {
       StreamSide& stream = sequence.side(head, side);
@@ -305,22 +306,49 @@ void KVCache::Layer::store(StreamSide& stream, Side side, const RowTable& table,
 void KVCache::Layer::seal(StreamSide& stream, Side side, const RowTable& table, int frontier, const RowsView& fresh,
                           int first_fresh) const {
   constexpr int kRows = 128;
+  if (stream.coded.end() < frontier) fit(stream, fresh, first_fresh);
   const int unit = stream.coded.codec().format().unit_rows;
   const int step = std::min(frontier - stream.coded.end(), std::max(1, kRows / unit) * unit);
   const int64_t d = fresh.dim;
   const auto ripe = std::make_unique_for_overwrite<float[]>(static_cast<size_t>(step * d));
   for (int row = stream.coded.end(); row < frontier; row += step) {
-    const int count = std::min(step, frontier - row), from_exact = std::clamp(first_fresh - row, 0, count);
-    stream.exact.decode({row, row + from_exact}, ripe.get(), d);
-    if (from_exact < count) {
-      const float* from = fresh.x + (row + from_exact - first_fresh) * d;
-      kernels::round_to(from, (count - from_exact) * d, store_, ripe.get() + from_exact * d);
-    }
+    const int count = std::min(step, frontier - row);
+    gather(stream, fresh, first_fresh, {row, row + count}, ripe.get());
     for (int u = row; table.has_holes({row, row + count}) && u < row + count; u += unit) {
       fill_holes(table, side, {u, u + unit}, ripe.get() + int64_t{u - row} * d, d);
     }
     stream.coded.append({ripe.get(), d, count, fresh.dim});
   }
+}
+
+// Rows as they are stored exactly: those before `first_fresh` from the exact tail, the others from `fresh`.
+void KVCache::Layer::gather(const StreamSide& stream, const RowsView& fresh, int first_fresh, Range rows,
+                            float* out) const {
+  const int64_t d = fresh.dim;
+  const int from_exact = std::clamp(first_fresh - rows.begin, 0, rows.size());
+  stream.exact.decode({rows.begin, rows.begin + from_exact}, out, d);
+  if (from_exact == rows.size()) return;
+  const float* from = fresh.x + (rows.begin + from_exact - first_fresh) * d;
+  kernels::round_to(from, (rows.size() - from_exact) * d, store_, out + from_exact * d);
+}
+
+// A codec that needs a fit gets it from the first rows of the stream, when the first of them are sealed.
+void KVCache::Layer::fit(StreamSide& stream, const RowsView& fresh, int first_fresh) const {
+  const Codec& codec = stream.coded.codec();
+  if (codec.fit_rows() == 0) return;
+  const int rows = codec.fit_rows();
+  VQ_CHECK(stream.coded.end() == 0 && rows <= first_fresh + fresh.rows);
+  std::vector<float> first(static_cast<size_t>(rows) * static_cast<size_t>(fresh.dim));
+  gather(stream, fresh, first_fresh, {0, rows}, first.data());
+  stream.fitted = codec.fit({first.data(), fresh.dim, rows, fresh.dim});
+  stream.coded.use(*stream.fitted);
+}
+
+// What no row is coded with any more is forgotten, so that other rows decide anew.
+void KVCache::Layer::unfit(StreamSide& stream, Side side) const {
+  if (!stream.fitted || stream.coded.end() > 0) return;
+  stream.coded.use(coded(side));
+  stream.fitted.reset();
 }
 
 // Holes of a unit hold no row: a key becomes the row before it in the unit, or the one behind, and so leaves the range
@@ -362,6 +390,22 @@ int KVCache::Layer::trim(int n) {
   return most;
 }
 
+void KVCache::Layer::pop_front(int n) {
+  constexpr int kMany = 1 << 30;
+  for (Side side : sides()) {
+    const int frontier = recipe_.placement->frontier(side, kMany);
+    if (recipe_.retention || recipe_.sink_pool || recipe_.sink_window.window > 0 ||
+        (frontier != 0 && frontier != kMany)) {
+      throw UnsupportedOperation(
+          fmt::format("layer {}: {} can't drop its oldest rows one by one", shape_.layer, method_.def->name));
+    }
+  }
+  forget_call();
+  for (Sequence& sequence : sequences_) {
+    leave_front(sequence, std::min(sequence.front + n, sequence.table(0).size()));
+  }
+}
+
 // Pool rows of units that are sealed no longer go back to their places; those of rows that are gone vanish.
 void KVCache::Layer::empty_pool(Sequence& sequence, int sealed) {
   RowTable& table = sequence.table(0);
@@ -401,6 +445,7 @@ void KVCache::Layer::trim_side(StreamSide& stream, Side side, int rows) const {
     stream.coded.truncate(frontier);
     stream.exact.restart(frontier);
     stream.exact.append({tail.data(), d, thawed + kept, dim(side)});
+    unfit(stream, side);
   } else {
     stream.exact.truncate(rows);
   }

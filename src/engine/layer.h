@@ -2,6 +2,7 @@
 // phase.h, store, append, commit, attend, dense and state; this header is what they share.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -23,13 +24,14 @@ inline constexpr int kSpanRows = 2048;
 /// table.
 struct StreamSide {
   BlockList pool, coded, exact;
+  std::shared_ptr<const Codec> fitted = nullptr;  ///< codes the rows of `coded`, where the recipe's codec needs a fit
 };
 
 /// One batch row. `seq` is its stable id: copies keep it.
 struct Sequence {
   uint32_t seq = 0;
   int consumed = 0;               ///< tokens so far: the position of the next one
-  int front = 0;                  ///< rows before it have left the window
+  int front = 0;                  ///< rows before it have left the window, or were popped
   std::vector<int32_t> pool;      ///< positions of the pool's rows, in their order there
   std::vector<int32_t> wanted;    ///< positions the host wants in the pool
   std::vector<RowTable> tables;   ///< one for all kv heads, or one for each
@@ -69,6 +71,7 @@ class KVCache::Layer {
   // commit.cc
   void commit();
   int trim(int n);
+  void pop_front(int n);
   void want_sinks(int batch_row, std::span<const int32_t> positions);
   // attend.cc
   void attend(const AttendIn& in, const AttendOut& out, int ith, int nth) const;
@@ -88,6 +91,10 @@ class KVCache::Layer {
 
   void reset();
   void select(std::span<const int> batch_rows);
+  void join(const Layer& settled);
+  /// Method, option values, element type and shape: what has to be equal for bytes to be understood.
+  std::string signature() const;
+  bool same_configuration(const Layer& other) const { return signature() == other.signature(); }
   int batch() const { return static_cast<int>(sequences_.size()); }
   int staged(int batch_row) const;  ///< rows of a pending call
   int offset(int batch_row) const;  ///< tokens consumed, those of a pending call included
@@ -112,7 +119,9 @@ class KVCache::Layer {
   const LayerShape& shape() const { return shape_; }
   const MethodSpec& method() const { return method_; }
   double commit_seconds() const { return commit_seconds_; }
-  bool trimmable() const { return trimmable_; }
+  bool trimmable() const {
+    return trimmable_ && std::ranges::all_of(sequences_, [](const Sequence& s) { return s.front == 0; });
+  }
   /// Queries of the pool's rows are turned back by the rows that left the window.
   bool rotates_pool_queries() const { return recipe_.sink_window.cache_positions; }
   bool commits_at_once() const { return recipe_.query_source == QuerySource::proxy; }
@@ -128,18 +137,21 @@ class KVCache::Layer {
   void replace(Sequence& sequence, RowTable& table, Range heads, int batch_row, int victim);
   void drop(Sequence& sequence, RowTable& table, Range heads, std::span<const int> rows) const;
   void fill_pool(Sequence& sequence, int batch_row);
-  void leave_window(Sequence& sequence) const;
+  void leave_front(Sequence& sequence, int front) const;
   void store(StreamSide& stream, Side side, const RowTable& table, const RowsView& fresh, bool hold) const;
+  void fit(StreamSide& stream, const RowsView& fresh, int first_fresh) const;
+  void unfit(StreamSide& stream, Side side) const;
+  void gather(const StreamSide& stream, const RowsView& fresh, int first_fresh, Range rows, float* out) const;
   void seal(StreamSide& stream, Side side, const RowTable& table, int frontier, const RowsView& fresh,
             int first_fresh) const;
   static void fill_holes(const RowTable& table, Side side, Range unit, float* rows, int64_t d);
   void read_row(const StreamSide& stream, const RowsView& fresh, int first_fresh, int row, float* out) const;
   void trim_side(StreamSide& stream, Side side, int rows) const;
   void empty_pool(Sequence& sequence, int rows);
+  std::vector<Sequence> read_state(std::span<const std::byte> bytes) const;
   Sequence new_sequence(uint32_t seq) const;
   void check_restored(const Sequence& sequence) const;
   void forget_call();
-  std::string signature() const;
 
   MethodSpec method_;
   LayerShape shape_;

@@ -4,7 +4,8 @@
 //   "VQSTATE\0" | u32 version | u64 XXH64 of the rest | u32 length + signature | u32 batch rows
 //   per batch row: u32 seq | i32 tokens consumed | i32 front | i32 pool rows | their positions
 //     per table: i32 rows | listed positions, or i32 count + rows of holes | i32 count + scores
-//     per kv head, key then value: pool rows | i32 end of coded rows | coded blocks | exact blocks
+//     per kv head, key then value: pool rows | i32 end of coded rows | of a fitted codec: i32 count + bytes |
+//       coded blocks | exact blocks
 //   a block: its parts, cut to the units in use, in layout 0; blocks of nothing but holes are left out
 //
 // Row counts say how many blocks there are; nothing depends on the capacity or on unused bytes, so equal content gives
@@ -27,6 +28,7 @@ static_assert(std::endian::native == std::endian::little, "stored bytes are litt
 constexpr char kMagic[8] = "VQSTATE";
 constexpr uint32_t kVersion = 2;
 constexpr size_t kSidesOfHead = 2;
+constexpr int32_t kMostFitted = 1 << 30;
 // The type of exact rows is in the signature by itself.
 constexpr std::string_view kChangeNoByte[] = {
     "dtype",      "capacity",           "attend_precision",       "use_metal_kernels",
@@ -203,6 +205,11 @@ std::vector<std::byte> KVCache::Layer::state() const {
       const StreamSide& stream = sequence.sides[i];
       put_rows(body, stream.pool);
       body.put(stream.coded.end());
+      if (stream.fitted) {
+        const std::vector<std::byte> fitted = stream.fitted->fitted_state();
+        body.put(static_cast<int32_t>(fitted.size()));
+        body.put_bytes(fitted.data(), fitted.size());
+      }
       put_rows(body, stream.coded);
       put_rows(body, stream.exact);
     }
@@ -242,7 +249,8 @@ void KVCache::Layer::check_restored(const Sequence& sequence) const {
     if (sequence.pool[static_cast<size_t>(i)] != i) fail(fmt::format("has a pool that does not begin the sequence"));
   }
   const int window = recipe_.sink_window.window, size = sequence.table(0).size();
-  if (sequence.front != (window > 0 ? std::max(0, size - window) : 0)) {
+  const bool popped = window == 0 && !recipe_.retention && !recipe_.sink_pool;  // at most all rows: checked before
+  if (!popped && sequence.front != (window > 0 ? std::max(0, size - window) : 0)) {
     fail(fmt::format("has a window from row {} of {}", sequence.front, size));
   }
   for (int head = 0; recipe_.sink_pool && head < shape_.kv_heads; ++head) {
@@ -252,7 +260,7 @@ void KVCache::Layer::check_restored(const Sequence& sequence) const {
   }
 }
 
-void KVCache::Layer::set_state(std::span<const std::byte> bytes) {
+std::vector<Sequence> KVCache::Layer::read_state(std::span<const std::byte> bytes) const {
   Reader reader(bytes);
   char magic[sizeof kMagic];
   reader.get_bytes(reinterpret_cast<std::byte*>(magic), sizeof magic);
@@ -294,6 +302,11 @@ void KVCache::Layer::set_state(std::span<const std::byte> bytes) {
       if (frontier < 0 || frontier > table.size() || frontier % unit != 0) {
         throw FormatError(fmt::format("state codes {} of {} rows, in units of {}", frontier, table.size(), unit));
       }
+      if (stream.coded.codec().fit_rows() > 0 && frontier > 0) {
+        stream.fitted = stream.coded.codec().fit_from(
+            reader.get_all<std::byte>(reader.get<int32_t>(), kMostFitted, "bytes of a fit"));
+        stream.coded.use(*stream.fitted);
+      }
       get_rows(reader, stream.coded, {std::min(sequence.front, frontier), frontier}, table);
       const bool seals = recipe_.placement->frontier(side, 1 << 30) > 0;
       get_rows(reader, stream.exact, {seals ? frontier : sequence.front, table.size()}, table);
@@ -302,8 +315,23 @@ void KVCache::Layer::set_state(std::span<const std::byte> bytes) {
     restored.push_back(std::move(sequence));
   }
   if (reader.left() != 0) throw FormatError(fmt::format("state has {} bytes too many", reader.left()));
+  return restored;
+}
+
+void KVCache::Layer::set_state(std::span<const std::byte> bytes) {
+  std::vector<Sequence> restored = read_state(bytes);
   reset();
   sequences_ = std::move(restored);
+}
+
+// The rows are written anew, into the arena of this cache, so that the other one's can go.
+void KVCache::Layer::join(const Layer& settled) {
+  std::vector<Sequence> more = read_state(settled.state());
+  for (size_t b = 0; b < more.size(); ++b) {
+    more[b].wanted = settled.sequences_[b].wanted;
+    sequences_.push_back(std::move(more[b]));
+  }
+  forget_call();
 }
 
 }  // namespace veloxquant

@@ -37,6 +37,11 @@ std::byte* BlockRef::writable() {
   return node_->data;
 }
 
+void BlockList::use(const Codec& codec) {
+  VQ_CHECK(rows() == 0);
+  codec_ = &codec;
+}
+
 void BlockList::restart(int row) {
   blocks_.clear();
   begin_ = end_ = row;

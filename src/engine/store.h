@@ -66,6 +66,8 @@ class BlockList {
   int rows() const { return end_ - begin_; }
   const Codec& codec() const { return *codec_; }
 
+  /// From now on rows are coded by another codec of the same format; the list is empty.
+  void use(const Codec& codec);
   /// Empties the list; the next row will be `row`.
   void restart(int row);
   /// Encodes rows (whole units) behind the end.

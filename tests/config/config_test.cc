@@ -51,8 +51,8 @@ TEST(config, fields_order_and_defaults_are_those_of_the_original_signature) {
   const std::vector<testing_config::SeedField> seed = testing_config::seed_fields(*text);
   ASSERT_EQ(seed.size(), 225u);
   std::vector<std::string> members;
-  KVCacheConfig::for_each_field(KVCacheConfig{},
-                                [&](std::string_view name, const auto&) { members.emplace_back(name); });
+  const KVCacheConfig defaults;
+  KVCacheConfig::for_each_field(defaults, [&](std::string_view name, const auto&) { members.emplace_back(name); });
   ASSERT_EQ(members.size(), seed.size());
   ASSERT_EQ(flat_fields().size(), seed.size());
   for (size_t i = 0; i < seed.size(); ++i) {

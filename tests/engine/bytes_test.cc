@@ -152,7 +152,7 @@ TEST(Bytes, a_cache_set_counts_all_layers_once_and_frees_everything) {
   const Sequences data(layers[0], 1, 512);
   size_t peak_staging = 0;
   for (int call = 0; call < 8; ++call) {
-    for (int i = 0; i < set.size(); ++i) set[i].append(data.keys({0, 512}), data.values({0, 512}));
+    for (int i = 0; i < set.layers(); ++i) set[i].append(data.keys({0, 512}), data.values({0, 512}));
     peak_staging = std::max(peak_staging, set.staging_bytes());
     set.commit();
     EXPECT_EQ(set.staging_bytes(), 0u);

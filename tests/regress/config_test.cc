@@ -27,6 +27,12 @@ std::vector<std::string> other_values(const OptionSpec& option) {
     case OptionType::real:
       texts.push_back(none ? "0.05" : to_string(OptionValue(std::get<double>(option.def) / 2 + option.min)));
       break;
+    case OptionType::text:
+    case OptionType::integers:
+    case OptionType::array:
+    case OptionType::map:
+      ADD_FAILURE() << option.name << " of a method that can be built needs values here";
+      break;
     case OptionType::boolean:
       texts.emplace_back(std::get<bool>(option.def) ? "false" : "true");
       break;

@@ -88,7 +88,7 @@ TEST(Group, BL_073_an_odd_width_is_quantised_and_counted) {
   const LayerShape shapes[] = {one_head(128), one_head(128), one_head(160), one_head(128)};
   CacheSet set(parse_method("kivi(group=64,residual=64)"), shapes);
   size_t used = 0, fp16 = 0;
-  for (int i = 0; i < set.size(); ++i) {
+  for (int i = 0; i < set.layers(); ++i) {
     const int dim = shapes[i].dim_k;
     const Sequences data(shapes[i], 1, 512);
     set[i].append(data.keys({0, 512}), data.values({0, 512}));

@@ -18,7 +18,7 @@ TEST(Memory, BL_131_a_finished_request_leaves_nothing) {
     SCOPED_TRACE(method);
     CacheSet set(parse_method(method), shapes);
     const auto request = [&](int context) {
-      for (int i = 0; i < set.size(); ++i) {
+      for (int i = 0; i < set.layers(); ++i) {
         pool.fill(set[i], 1, context);
         AttendIn in;
         in.q = pool.view(context, 1, 1, 1, 64);

@@ -17,7 +17,7 @@ TEST(Thread, BL_127_two_sessions_of_one_configuration_do_not_meet) {
       CacheSet set(spec, shapes);
       std::vector<float> out;
       for (int at = 0; at < 64; ++at) {
-        for (int layer = 0; layer < set.size(); ++layer) {
+        for (int layer = 0; layer < set.layers(); ++layer) {
           const auto o = data.step(set[layer], {at, at + 1});
           out.insert(out.end(), o.begin(), o.end());
         }

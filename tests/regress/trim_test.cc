@@ -78,12 +78,12 @@ TEST(Trim, BL_028_every_layer_of_every_method_shrinks) {
        {"exact", "kivi(bits=4,residual=32)", "turboquant_rvq", "turboquant_rvq(value_codec=int8)"}) {
     SCOPED_TRACE(method);
     CacheSet set(parse_method(method), shapes);
-    for (int i = 0; i < set.size(); ++i) data.feed(set[i], {253});
+    for (int i = 0; i < set.layers(); ++i) data.feed(set[i], {253});
     const size_t before = set.nbytes(), allocated = set.arena().allocated_bytes;
     EXPECT_EQ(set.trim(253 - 17), 253 - 17);
     KVCache fresh = make(method, one_head(64));
     data.feed(fresh, {17});
-    for (int i = 0; i < set.size(); ++i) {
+    for (int i = 0; i < set.layers(); ++i) {
       EXPECT_EQ(set[i].size(), 17);
       EXPECT_EQ(set[i].used_bytes(), fresh.used_bytes());
     }
@@ -113,7 +113,7 @@ TEST(Trim, BL_033_a_checkpoint_feeds_no_token_twice) {
   for (const std::string& method : every_method()) {
     SCOPED_TRACE(method);
     CacheSet set(parse_method(method), shapes);
-    for (int i = 0; i < set.size(); ++i) {
+    for (int i = 0; i < set.layers(); ++i) {
       data.feed(set[i], {32});
       const auto checkpoint = set[i].state();
       EXPECT_EQ(set[i].offset(), 32);

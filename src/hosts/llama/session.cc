@@ -114,7 +114,7 @@ void Session::require_usable(size_t tokens) const {
 }
 
 int Session::room() const {
-  const bool endless = caches_.size() > 0 && caches_[0].endless();
+  const bool endless = caches_.layers() > 0 && caches_[0].endless();
   return (endless ? std::numeric_limits<int>::max() : host_.context()) - position_;
 }
 
@@ -134,7 +134,7 @@ void Session::roll_back(int position) noexcept {
 
 // A call that was cut short has reached some layers and not others.
 void Session::give_rows_back(int position) {
-  for (int i = 0; i < caches_.size(); ++i) {
+  for (int i = 0; i < caches_.layers(); ++i) {
     KVCache& cache = caches_[i];
     const int extra = cache.offset() - position;
     if (extra <= 0) continue;
