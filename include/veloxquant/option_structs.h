@@ -29,11 +29,9 @@ struct A2ATSOptions {
   double a2ats_retrieval_fraction = 0.2;
   /// base of the model's rotary embedding [above 0, up to 1000000000000]
   double a2ats_rope_base = 10000.0;
-  /// scaling of the rotary embedding: {"rope_type": "default" | "llama3", ...} [a JSON object of numbers and texts |
-  /// none]
+  /// scaling of the rotary embedding: {"rope_type": "default" | "llama3", ...} [a JSON object of numbers and texts | none]
   std::optional<MapValue> a2ats_rope_scaling = std::nullopt;
-  /// second moments of queries: [sub_dim][sub_dim], or one for each run of channels [an array of finite numbers, in
-  /// JSON | none]
+  /// second moments of queries: [sub_dim][sub_dim], or one for each run of channels [an array of finite numbers, in JSON | none]
   std::optional<ArrayValue> a2ats_query_h = std::nullopt;
   /// [2^bits][sub_dim], one for each run of channels, or keys and values [an array of finite numbers, in JSON | none]
   std::optional<ArrayValue> a2ats_codebook = std::nullopt;
@@ -317,11 +315,11 @@ struct H2OOptions {
   int64_t h2o_budget = 512;
   /// first positions, never dropped [0..1073741824]
   int64_t h2o_n_sink = 4;
-  /// accepted and unused: rows keep the positions they came with [1e-30..1e+30]
+  /// accepted and unused: rows keep the positions they came with [above 0, up to 1e+30]
   double h2o_rope_base = 10000.0;
   /// newest rows, never dropped [0..1073741824]
   int64_t h2o_grace = 16;
-  /// what scores are multiplied with at each token; 1: plain sums [1e-30..1]
+  /// what scores are multiplied with at each token; 1: plain sums [above 0, up to 1]
   double h2o_decay = 0.98;
 
   static constexpr std::string_view kName = "H2OOptions";
@@ -338,7 +336,7 @@ struct H2OOptions {
 
 /// Options of kivi, kivi_sink.
 struct KIVIOptions {
-  /// length of a page, rounded up to whole groups [0..1073741824]
+  /// newest rows that stay exact, rounded up to whole groups, at least one [0..1073741824]
   int64_t residual_length = 128;
   /// codes that share zero and scale: tokens for keys, channels for values [1..65536]
   int64_t kivi_group_size = 32;
@@ -896,7 +894,7 @@ struct VecInferOptions {
   int64_t key_codebook_bits = 12;
   /// bits of a value code [1..16]
   int64_t value_codebook_bits = 8;
-  /// length of a page, rounded up to whole groups [0..1073741824]
+  /// newest rows that stay exact, rounded up to whole groups, at least one [0..1073741824]
   int64_t residual_length = 128;
 
   static constexpr std::string_view kName = "VecInferOptions";
@@ -989,12 +987,6 @@ struct ZipCacheOptions {
   }
 };
 
-using MethodOptions =
-    std::variant<A2ATSOptions, AMCOptions, AdaKVOptions, AgeTieredOptions, AnchorKVOptions, CaMOptions, CacheGenOptions,
-                 ChunkKVOptions, CurDKVOptions, GEAROptions, H2OOptions, KIVIOptions, KVQuantOptions, KVTCOptions,
-                 KVzipOptions, KeyformerOptions, KittyOptions, L2NormOptions, MiniCacheOptions, MorphKVOptions,
-                 NSNQuantOptions, NestedKVOptions, PALUOptions, PyramidKVOptions, QFiltersOptions, RocketKVOptions,
-                 SKVQOptions, SVDqOptions, SnapKVOptions, SpectralQuantOptions, SqueezeAttentionOptions,
-                 StreamingLLMOptions, TOVAOptions, VecInferOptions, XKVOptions, XQuantOptions, ZipCacheOptions>;
+using MethodOptions = std::variant<A2ATSOptions, AMCOptions, AdaKVOptions, AgeTieredOptions, AnchorKVOptions, CaMOptions, CacheGenOptions, ChunkKVOptions, CurDKVOptions, GEAROptions, H2OOptions, KIVIOptions, KVQuantOptions, KVTCOptions, KVzipOptions, KeyformerOptions, KittyOptions, L2NormOptions, MiniCacheOptions, MorphKVOptions, NSNQuantOptions, NestedKVOptions, PALUOptions, PyramidKVOptions, QFiltersOptions, RocketKVOptions, SKVQOptions, SVDqOptions, SnapKVOptions, SpectralQuantOptions, SqueezeAttentionOptions, StreamingLLMOptions, TOVAOptions, VecInferOptions, XKVOptions, XQuantOptions, ZipCacheOptions>;
 
 }  // namespace veloxquant

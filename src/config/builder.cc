@@ -15,10 +15,6 @@ namespace {
 // What no value of a single field shows.
 std::vector<std::string> construction_problems(const KVCacheConfig& config) {
   std::vector<std::string> problems;
-  if (const IntegerList* bits = std::get_if<IntegerList>(&config.bit_width_inlier.get())) {
-    problems.push_back(fmt::format(
-        "bit_width_inlier: got {} numbers, allowed one; use for_model, which has a layer for each", bits->size()));
-  }
   if (config.sliding_window->has_value() && !is_standalone(config.method.get())) {
     problems.push_back(
         fmt::format("sliding_window: got {}, allowed none with {}, which stores layers (methods that take it: {})",
@@ -153,10 +149,14 @@ std::vector<std::string> KVCacheBuilder::problems() const {
         fmt::format("head_dim: got {}, allowed powers of two from 2 on; KVCacheFactory::create takes any", dim));
   }
   const int64_t most = config_.method.get() == "qjl" ? 16 * dim : dim;
-  if (const auto m = config_.jl_dim.get(); m && *m > most) {
+  // What methods that read these fields have said is not said again.
+  const auto said = [&found](std::string_view name) {
+    return std::ranges::any_of(found, [&](const std::string& line) { return line.find(name) != std::string::npos; });
+  };
+  if (const auto m = config_.jl_dim.get(); m && *m > most && !said("jl_dim")) {
     found.push_back(fmt::format("jl_dim: got {}, allowed 1..{} with head_dim {}", *m, most, dim));
   }
-  if (const auto n = config_.n_outlier_channels.get(); n && *n >= dim) {
+  if (const auto n = config_.n_outlier_channels.get(); n && *n >= dim && !said("n_outlier_channels")) {
     found.push_back(fmt::format("n_outlier_channels: got {}, allowed 0..{} with head_dim {}", *n, dim - 1, dim));
   }
   if (null_store_) found.push_back("store: got null, allowed an ArtifactStore");

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 #include <type_traits>
 
 #include "config/values.h"
+#include "core/check.h"
 #include "core/text.h"
 #include "veloxquant/errors.h"
 
@@ -80,11 +82,15 @@ std::vector<std::string> known_names() {
   return names;
 }
 
-// Types and ranges, whatever the method.
-std::vector<std::string> value_problems(const KVCacheConfig& config) {
-  std::vector<std::string> problems;
+using Problems = std::vector<std::string>;
+using Names = std::set<std::string, std::less<>>;
+
+// Types and ranges, whatever the method. `bad` gets the names of what is wrong.
+Problems value_problems(const KVCacheConfig& config, Names& bad) {
+  Problems problems;
   const auto check = [&](const OptionSpec& spec, const OptionValue& value) {
-    if (const std::optional<std::string> problem = option_problem(spec, value)) problems.push_back(*problem);
+    const std::optional<std::string> problem = option_problem(spec, value);
+    if (problem && bad.emplace(spec.name).second) problems.push_back(*problem);
   };
   for (const FlatField& field : flat_fields()) {
     if (field.spec == nullptr || field.name == "method") continue;
@@ -106,9 +112,9 @@ std::vector<std::string> value_problems(const KVCacheConfig& config) {
   return problems;
 }
 
-// Fills the options of the method and says what does not fit them.
-std::vector<std::string> fill(const KVCacheConfig& config, MethodSpec& spec) {
-  std::vector<std::string> problems;
+// Fills the options of the method and says what does not fit them; what is bad already is left out.
+Problems fill(const KVCacheConfig& config, MethodSpec& spec, const Names& bad) {
+  Problems problems;
   const MethodDef& def = *spec.def;
   if (config.options->has_value() && struct_name(**config.options) != def.options_struct) {
     problems.push_back(fmt::format("options: got {}, allowed {} for {}", struct_name(**config.options),
@@ -118,7 +124,7 @@ std::vector<std::string> fill(const KVCacheConfig& config, MethodSpec& spec) {
   const std::vector<OptionSpec> rows = spec.options.specs();
   for (const OptionSpec& row : rows) {
     const KVCacheConfig::Origin origin = config.origin(row.name);
-    if (origin == KVCacheConfig::Origin::defaulted) continue;
+    if (origin == KVCacheConfig::Origin::defaulted || bad.contains(row.name)) continue;
     if (const std::optional<std::string> problem = spec.options.set(row.name, config.get(row.name))) {
       problems.push_back(fmt::format("{}: {}", def.name, *problem));
     }
@@ -178,19 +184,23 @@ OptionValue KVCacheConfig::get(std::string_view name) const {
 }
 
 std::vector<std::string> KVCacheConfig::problems() const {
-  std::vector<std::string> found = value_problems(*this);
+  Names bad;
+  Problems found = value_problems(*this, bad);
+  const IntegerList* bits = std::get_if<IntegerList>(&bit_width_inlier.get());
+  if (bits != nullptr && bad.emplace("bit_width_inlier").second) {
+    found.push_back(fmt::format(
+        "bit_width_inlier: got {} numbers, allowed one; use for_model, which has a layer for each", bits->size()));
+  }
   const MethodDef* def = find_method(method.get());
   if (def == nullptr) {
     found.push_back("method: " + unknown_method(method.get()));
     return found;
   }
   MethodSpec spec = default_spec(*def);
-  for (std::string& problem : fill(*this, spec)) {
-    // A value out of the field's own range was said above, without the method.
-    const bool said = std::ranges::any_of(found, [&](const std::string& line) { return problem.ends_with(line); });
-    if (!said) found.push_back(std::move(problem));
-  }
-  if (found.empty()) found = shape_problems(*this, spec);
+  Problems more = fill(*this, spec, bad);
+  // Rules between values need values that are right by themselves.
+  if (found.empty() && more.empty()) more = shape_problems(*this, spec);
+  found.insert(found.end(), more.begin(), more.end());
   return found;
 }
 
@@ -236,8 +246,7 @@ MethodSpec method_spec(const KVCacheConfig& config) {
   std::vector<std::string> problems = config.problems();
   if (!problems.empty()) throw QuantizerConfigError(std::move(problems));
   MethodSpec spec = default_spec(*find_method(config.method.get()));
-  problems = fill(config, spec);
-  if (!problems.empty()) throw QuantizerConfigError(std::move(problems));
+  VQ_CHECK(fill(config, spec, {}).empty());
   return spec;
 }
 

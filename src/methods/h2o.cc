@@ -14,10 +14,11 @@ namespace {
 const std::vector<OptionSpec> kOptions = {
     integer_option("h2o_budget", "budget", 512, 0, 1 << 30, "rows kept per kv head, sinks and grace included"),
     integer_option("h2o_n_sink", "n_sink", 4, 0, 1 << 30, "first positions, never dropped"),
-    real_option("h2o_rope_base", "", 10000.0, 1e-30, 1e30,
-                "accepted and unused: rows keep the positions they came with"),
+    real_option("h2o_rope_base", "", 10000.0, 0, 1e30, "accepted and unused: rows keep the positions they came with")
+        .above_min(),
     integer_option("h2o_grace", "grace", 16, 0, 1 << 30, "newest rows, never dropped"),
-    real_option("h2o_decay", "decay", 0.98, 1e-30, 1, "what scores are multiplied with at each token; 1: plain sums"),
+    real_option("h2o_decay", "decay", 0.98, 0, 1, "what scores are multiplied with at each token; 1: plain sums")
+        .above_min(),
     eviction::query_source_option(),
 };
 

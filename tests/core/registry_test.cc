@@ -47,7 +47,7 @@ std::string other_value(const OptionSpec& spec) {
       return std::to_string(spec.def == OptionValue(smallest) ? smallest + 1 : smallest);
     }
     case OptionType::real:
-      return to_string(OptionValue(spec.def == OptionValue(spec.max) ? spec.min : spec.max));
+      return to_string(OptionValue(spec.def == OptionValue(spec.max) ? (spec.min + spec.max) / 2 : spec.max));
     case OptionType::choice: {
       const bool first = spec.def == OptionValue(std::string(spec.choices.front()));
       return std::string(first ? spec.choices.back() : spec.choices.front());
@@ -160,13 +160,12 @@ TEST(registry, every_option_is_read_when_a_cache_is_built) {
   }
 }
 
-/// Only budgets depend on other options: a value that does not fit is refused under the option's name.
+/// A value that does not fit the others, or the shape, is refused under the option's name.
 void expect_built_or_named(const MethodDef& def, const OptionSpec& option, const std::vector<std::string>& sets) {
   const MethodSpec spec = parse_method(def.name, sets);
   try {
     KVCache(spec, kShape);
   } catch (const QuantizerConfigError& error) {
-    EXPECT_TRUE(def.chooses_rows) << error.what();
     EXPECT_THAT(error.what(), HasSubstr(std::string(option.name))) << sets[0];
   }
 }
@@ -228,7 +227,7 @@ TEST(parse_method, an_option_of_another_method_names_its_owner) {
   EXPECT_THAT(problems_of("turboquant_rvq(kivi_group_size=64)"),
               ElementsAre("turboquant_rvq has no option 'kivi_group_size'; it belongs to kivi, kivi_sink"));
   EXPECT_THAT(problems_of("exact(bits=4)"),
-              ElementsAre(HasSubstr("exact has no option 'bits'; it belongs to adakv, ")));
+              ElementsAre(HasSubstr("exact has no option 'bits'; it belongs to a2ats, adakv, ")));
   EXPECT_THAT(problems_of("kivi(zzzzzzzzzz=4)"),
               ElementsAre(HasSubstr("it has bit_width_inlier, bits, kivi_group_size")));
 }
@@ -258,7 +257,7 @@ TEST(parse_method, an_option_given_twice_is_a_problem) {
 
 TEST(parse_method, compositions_without_a_method_that_chooses_rows_are_refused) {
   EXPECT_THAT(problems_of("kivi+exact"), ElementsAre(AllOf(HasSubstr("kivi + exact: the first part has to choose rows"),
-                                                           HasSubstr("h2o, knorm, snapkv, streaming_llm, tova"))));
+                                                           HasSubstr("h2o, keyformer, knorm, "))));
   EXPECT_THAT(problems_of("kivi+exact+kivi"), ElementsAre(HasSubstr("expected the end at character 11"),
                                                           HasSubstr("the first part has to choose rows")));
   EXPECT_THAT(problems_of("snapkv+h2o"), ElementsAre(HasSubstr("snapkv + h2o: the second part has to say how")));
@@ -272,7 +271,7 @@ TEST(parse_method, hostile_texts_are_refused) {
     const std::vector<std::string> problems = problems_of(text);
     ASSERT_FALSE(problems.empty());
     for (const std::string& problem : problems) {
-      EXPECT_LT(problem.size(), 400u);
+      EXPECT_LT(problem.size(), 800u);
       EXPECT_TRUE(std::ranges::all_of(problem, [](char c) { return c >= ' ' && c <= '~'; })) << problem;
     }
   }

@@ -113,7 +113,7 @@ TEST(KiviSink, growing_norms_never_overfill_the_pool) {
   const LayerShape shape{.kv_heads = 1, .q_heads = 1, .dim_k = 64, .dim_v = 64};
   Sequences data(shape, 1, n);
   for (int t = 0; t < n; ++t) scale_row(data, 0, t, 1 + static_cast<float>(t) / 1000);
-  KVCache cache = make("kivi_sink", shape);
+  KVCache cache = make("kivi_sink(sink_signal=key_norm)", shape);
   for (int at = 0; at < n; at += 250) {
     data.store(cache, {at, at + 250});
     EXPECT_LE(cache.pool_positions(0).size(), 5u);
