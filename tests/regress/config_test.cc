@@ -118,8 +118,11 @@ TEST(Config, BL_114_the_live_cache_has_the_codec_that_was_asked_for) {
 // VeloxQuant-MLX#504, PR#512
 TEST(Config, BL_115_every_declared_option_does_something) {
   // Kept for files of the original system, where they chose between equal implementations or had another life.
-  const std::set<std::string_view> accepted = {"h2o_rope_base", "snap_backend", "snap_batched_scoring", "snap_dtype",
-                                               "tova_backend"};
+  const std::set<std::string_view> accepted = {"h2o_rope_base", "snap_backend",           "snap_batched_scoring",
+                                               "snap_dtype",    "tova_backend",           "enable_vectorized_attend",
+                                               "fused_sdpa",    "enable_fused_query_dot", "use_metal_kernels"};
+  const std::set<std::string_view> outlier_streams = {"enable_outlier_two_stream", "n_outlier_channels",
+                                                      "n_calib_tokens", "bit_width_outlier"};
   for (const MethodDef* def : built_methods()) {
     // Budgets that 300 tokens exceed.
     const std::string base = std::string(def->name) + (def->name == "streaming_llm" ? "(window=100)"
@@ -128,8 +131,12 @@ TEST(Config, BL_115_every_declared_option_does_something) {
     const Seen plain = seen(parse_method(base));
     for (const OptionSpec& option : options_of(*def)) {
       if (accepted.contains(option.name)) continue;
+      // They act together: tests/codec/vector_methods_test.cc.
+      if (def->standalone && outlier_streams.contains(option.name)) continue;
+      // Of the variant with a sketch.
+      if (option.name == "jl_dim" && def->name == "turboquant_mse") continue;
       // Methods without random numbers have no use for a seed.
-      if (option.name == "seed" && def->name != "turboquant_rvq") continue;
+      if (option.name == "seed" && !def->name.starts_with("turboquant") && def->name != "qjl") continue;
       // They have no coded rows.
       if (option.name == "attend_precision" && (def->name == "exact" || def->chooses_rows)) continue;
       bool differs = false;
