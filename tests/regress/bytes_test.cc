@@ -134,6 +134,7 @@ TEST(Bytes, BL_112_statistics_equal_the_cache_s_own_numbers) {
     EXPECT_FALSE(cache.method().def->telemetry.empty());
     const std::map<std::string_view, size_t> own = {
         {"used_bytes", cache.used_bytes()},
+        {"memory_bytes", cache.used_bytes()},
         {"fp16_key_bytes", stats.key.fp16_bytes},
         {"fp16_value_bytes", stats.value.fp16_bytes},
         {"compressed_key_bytes", stats.key.coded_bytes + stats.table_bytes - stats.pool_position_bytes},

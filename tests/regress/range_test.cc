@@ -164,7 +164,7 @@ TEST(Range, BL_081_a_dot_product_may_pass_the_fp16_range) {
       const std::vector<float> out = cache.attend(in);
       ASSERT_TRUE(all_finite(out));
       // Exactly equal logits: the weights are equal, and the output is the mean of the stored values.
-      if (method.starts_with("turboquant")) continue;
+      if (method.starts_with("turboquant") || method.starts_with("qjl")) continue;
       const std::vector<float> stored = cache.decode(Side::value);
       std::vector<float> mean(dim);
       for (size_t i = 0; i < stored.size(); ++i) mean[i % dim] += stored[i] / tokens;
