@@ -79,7 +79,7 @@ class Codec {
   /// instruction set.
   virtual void encode(const RowsView& rows, std::byte* block, int unit) const = 0;
   /// Encodes rows that fill a block straight into layout 1, with the bytes that encode and seal would give. False, and
-  /// nothing promised of the block, where seal would not.
+  /// nothing promised of the block, where seal would not or there is no quicker way.
   virtual bool encode_block(const RowsView&, std::byte*) const { return false; }
   /// Brings a full block from layout 0 to layout 1 in place. False, and nothing done, where this codec or this content
   /// has no layout 1.

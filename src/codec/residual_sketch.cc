@@ -77,10 +77,9 @@ class ResidualSketchCodec final : public PairCodec {
     first().decode(block, range, out, ld);
     std::vector<float> rest(static_cast<size_t>(range.size()) * static_cast<size_t>(dim()));
     second().decode(second_block(block), range, rest.data(), dim());
-    rotation_->inverse(range.size(), rest.data(), dim(), rest.data(), dim());
-    for (int r = 0; r < range.size(); ++r) {
-      for (int c = 0; c < dim(); ++c) out[r * ld + c] += rest[static_cast<size_t>(int64_t{r} * dim() + c)];
-    }
+    std::vector<float> turned_back(rest.size());
+    rotation_->inverse(range.size(), rest.data(), dim(), turned_back.data(), dim());
+    for (int r = 0; r < range.size(); ++r) kernels::add(out + r * ld, dim(), turned_back.data() + int64_t{r} * dim());
   }
 
   void prepare_query(const float* q, int n, float* prep) const override {

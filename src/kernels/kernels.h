@@ -93,6 +93,9 @@ void encode_int8(const float* x, int64_t ldx, int rows, int dim, uint8_t* codes,
 /// products[r] = inner product of rows a[r * lda] and b[r * ldb], by 16 interleaved partial sums and one fixed tree.
 void inner_products(const float* a, int64_t lda, const float* b, int64_t ldb, int rows, int dim, float* products);
 
+/// y[r * ldy + i] = sum over j < in ascending of columns[j * out + i] * x[r * ldx + j] for i < out; y is not x.
+void dense_map(int rows, int in, int out, const float* x, int64_t ldx, const float* columns, float* y, int64_t ldy);
+
 /// u[r * ldu + i] *= factors[r], in place; codes[r * dim + i] = how many of the 2^bits - 1 ascending bounds lie below
 /// it, so that a value on a bound takes the lower code. A NaN gets 0.
 void encode_codebook(float* u, int64_t ldu, int rows, int dim, const float* factors, const float* bounds, int bits,

@@ -307,6 +307,16 @@ void inner_products(const float* a, int64_t lda, const float* b, int64_t ldb, in
   }
 }
 
+void dense_map(int rows, int in, int out, const float* x, int64_t ldx, const float* columns, float* y, int64_t ldy) {
+  for (int r = 0; r < rows; ++r) {
+    for (int i = 0; i < out; ++i) {
+      float sum = 0;
+      for (int j = 0; j < in; ++j) sum += columns[int64_t{j} * out + i] * x[r * ldx + j];
+      y[r * ldy + i] = sum;
+    }
+  }
+}
+
 void encode_codebook(float* u, int64_t ldu, int rows, int dim, const float* factors, const float* bounds, int bits,
                      uint8_t* codes) {
   for (int r = 0; r < rows; ++r) {

@@ -44,6 +44,7 @@ void encode_affine_channels(const float* x, int64_t ldx, int rows, int dim, int 
                             uint16_t* params);
 void encode_int8(const float* x, int64_t ldx, int rows, int dim, uint8_t* codes, uint16_t* scales);
 void inner_products(const float* a, int64_t lda, const float* b, int64_t ldb, int rows, int dim, float* products);
+void dense_map(int rows, int in, int out, const float* x, int64_t ldx, const float* columns, float* y, int64_t ldy);
 void encode_codebook(float* u, int64_t ldu, int rows, int dim, const float* factors, const float* bounds, int bits,
                      uint8_t* codes);
 void encode_residual(const float* u, int64_t ldu, int rows, int dim, const float* levels, const float* bounds, int bits,

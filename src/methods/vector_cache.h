@@ -88,8 +88,16 @@ inline Recipe recipe(const Options& options, const BuildContext& context, std::s
 }
 
 inline std::vector<Telemetry> telemetry() {
-  return {{"memory_bytes", "keys and values, and keys that wait for their outlier channels",
-           [](const CacheStats& s) { return static_cast<double>(s.used_bytes); }}};
+  return {
+      {"memory_bytes", "keys and values, and keys that wait for their outlier channels",
+       [](const CacheStats& s) { return static_cast<double>(s.used_bytes); }},
+      {"compressed_key_bytes", "coded keys",
+       [](const CacheStats& s) { return static_cast<double>(s.key.coded_bytes); }},
+      {"compressed_value_bytes", "coded values",
+       [](const CacheStats& s) { return static_cast<double>(s.value.coded_bytes); }},
+      {"residual_fp16_bytes", "keys that wait for their outlier channels",
+       [](const CacheStats& s) { return static_cast<double>(s.key.exact_bytes); }},
+  };
 }
 
 }  // namespace veloxquant::vector_cache

@@ -79,6 +79,57 @@ inline double mean_squared_error(const Rows& a, const Rows& b) {
   return sum / static_cast<double>(a.x.size());
 }
 
+/// logit[q.rows][rows] of rows in layout 0.
+inline Rows scores(const Codec& codec, const std::vector<Block>& blocks, int rows, const Rows& q) {
+  std::vector<float> prep(static_cast<size_t>(q.rows) * static_cast<size_t>(codec.floats().query));
+  std::vector<float> tile(static_cast<size_t>(codec.floats().tile));
+  codec.prepare_query(q.x.data(), q.rows, prep.data());
+  Rows logit(q.rows, rows);
+  const int capacity = codec.format().capacity_rows();
+  for (int first = 0; first < rows; first += capacity) {
+    codec.score(prep.data(), q.rows, blocks[static_cast<size_t>(first / capacity)].data(),
+                {0, std::min(capacity, rows - first)}, logit.row(0) + first, rows, tile.data());
+  }
+  return logit;
+}
+inline Rows scores(const Codec& codec, const Rows& k, const Rows& q) {
+  return scores(codec, encode_blocks(codec, k), k.rows, q);
+}
+
+inline double dot(const float* a, const float* b, int n) {
+  double sum = 0;
+  for (int c = 0; c < n; ++c) sum += double{a[c]} * double{b[c]};
+  return sum;
+}
+
+/// Of estimates of inner products of all rows of q and k.
+struct ProductError {
+  double squared = 0;      ///< mean of (estimate - <q, k>)^2
+  double slope = 0;        ///< of the estimate on <q, k>
+  double correlation = 0;  ///< of the two
+};
+inline ProductError product_error(const Codec& codec, const Rows& k, const Rows& q) {
+  const Rows logit = scores(codec, k, q);
+  double error = 0, xx = 0, xy = 0, yy = 0;
+  for (int i = 0; i < q.rows; ++i) {
+    for (int r = 0; r < k.rows; ++r) {
+      const double x = dot(q.row(i), k.row(r), k.dim), y = logit.at(i, r);
+      error += (y - x) * (y - x);
+      xx += x * x;
+      xy += x * y;
+      yy += y * y;
+    }
+  }
+  return {error / q.rows / k.rows, xy / xx, xy / std::sqrt(xx * yy)};
+}
+
+/// Block of the same rows in layout 1; empty where there is none.
+inline Block sealed(const Codec& codec, Block block) {
+  block.resize(codec.format().block_bytes());
+  if (!codec.seal(block.data())) block.clear();
+  return block;
+}
+
 struct Distortion {
   double error = 0;   ///< mean of |x - y|^2 / |x|^2 over rows
   double cosine = 0;  ///< mean cosine of x and y

@@ -101,6 +101,57 @@ TEST(LloydRow, one_stage_signal_to_noise) {  // BL-091, BL-097, BL-098
   }
 }
 
+TEST(LloydRow, haar_error_and_cosine_whatever_the_rows) {  // turboquant_mse acceptance 1
+  if (kSanitized) GTEST_SKIP() << "statistics of many rows";
+  const double errors[] = {0.3609, 0.1160, 0.0340, 0.0093}, cosines[] = {0.800, 0.940, 0.983, 0.995};
+  for (int bits = 1; bits <= 4; ++bits) {
+    LloydRow options = lloyd(128, bits);
+    options.rotation = Rotation::haar;
+    const double error = errors[bits - 1];
+    for (double length : {1e-3, 1.0, 1e3}) {
+      const Rows x = directions(kRows, 128, 41, length);
+      const Distortion d = distortion(x, round_trip(*lloyd_row(options), x));
+      EXPECT_NEAR(d.error / error, 1, 0.02) << bits << " bits, length " << length;
+      EXPECT_NEAR(d.cosine, cosines[bits - 1], 0.001);
+      EXPECT_LT(d.error, std::sqrt(3) * std::numbers::pi / 2 * std::pow(4, -bits));
+      EXPECT_GT(d.error, std::pow(4, -bits));
+    }
+    // All channels of a one-hot row, and one vector over and over: the mean over rotations.
+    Rows one_hot(128, 128), repeated(1, 128);
+    for (int r = 0; r < 128; ++r) one_hot.at(r, r) = 3;
+    std::fill(repeated.x.begin(), repeated.x.end(), 0.7f);
+    double mean_one_hot = 0, mean_repeated = 0;
+    constexpr int kSeeds = 50;
+    for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+      options.seed = seed;
+      const auto codec = lloyd_row(options);
+      mean_one_hot += distortion(one_hot, round_trip(*codec, one_hot)).error / kSeeds;
+      mean_repeated += distortion(repeated, round_trip(*codec, repeated)).error / kSeeds;
+    }
+    EXPECT_NEAR(mean_one_hot / error, 1, 0.02) << bits;
+    EXPECT_NEAR(mean_repeated / error, 1, 0.06) << bits << " bits: one row a seed";
+  }
+}
+
+TEST(LloydRow, inner_products_shrink_unless_the_norm_is_unbiased) {  // turboquant_mse acceptance 3
+  if (kSanitized) GTEST_SKIP() << "statistics of many rows";
+  const Rows k = directions(1000, 128, 42, 1), q = directions(20, 128, 43, 1);
+  for (const auto& [mode, error, slope] :
+       {std::tuple{NormMode::paper, 0.116, 0.884}, {NormMode::unbiased, 0.131, 1.0}}) {
+    ProductError mean;
+    for (uint64_t seed = 0; seed < 4; ++seed) {
+      LloydRow options = lloyd(128, 2, Stage2::none, seed);
+      options.rotation = Rotation::haar;
+      options.norm = mode;
+      const ProductError one = product_error(*lloyd_row(options), k, q);
+      mean.squared += one.squared / 4;
+      mean.slope += one.slope / 4;
+    }
+    EXPECT_NEAR(128 * mean.squared / error, 1, 0.05);
+    EXPECT_NEAR(mean.slope, slope, 0.01);
+  }
+}
+
 TEST(LloydRow, beats_the_uniform_quantiser) {  // BL-098
   const Rows x = gaussian_rows(512, 128, 27);
   for (int bits : {2, 3, 4}) {

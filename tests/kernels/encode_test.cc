@@ -124,6 +124,24 @@ TEST(inner_products, equal_the_reference) {
   });
 }
 
+TEST(dense_map, equals_the_reference) {
+  for (int rows : {1, 3, 4, 9}) {
+    for (int in : {1, 33, 128}) {
+      for (int out : kDims) {
+        Random random(static_cast<uint32_t>(rows + 10 * in + 1000 * out));
+        const std::vector<float> x = random.normals(static_cast<size_t>(rows * (in + 3)));
+        const std::vector<float> columns = random.normals(static_cast<size_t>(in * out));
+        Guarded<float> expected(static_cast<size_t>(rows * (out + 5))), y(static_cast<size_t>(rows * (out + 5)));
+        reference::dense_map(rows, in, out, x.data(), in + 3, columns.data(), expected.data(), out + 5);
+        for_every_target([&](int64_t) {
+          dense_map(rows, in, out, x.data(), in + 3, columns.data(), y.data(), out + 5);
+          EXPECT_TRUE(same_bits(y.all(), expected.all())) << rows << ' ' << in << ' ' << out;
+        });
+      }
+    }
+  }
+}
+
 /// 2^bits - 1 ascending bounds, some values of x among them.
 std::vector<float> bounds_among(const std::vector<float>& x, int bits) {
   std::vector<float> bounds = Random(8).normals((size_t{1} << bits) - 1);

@@ -4,22 +4,17 @@
 
 #include <Eigen/Dense>
 
+#include "kernels/kernels.h"
+
 namespace veloxquant {
 namespace {
 
-/// y_i = sum over j ascending of columns[j][i] * x_j: by columns, so that i runs along vector lanes.
 void apply(const float* columns, int in, int out, int n, const float* x, int64_t ldx, float* y, int64_t ldy) {
-  std::vector<float> copy(x == y ? static_cast<size_t>(in) : 0);
+  if (x != y) return kernels::dense_map(n, in, out, x, ldx, columns, y, ldy);
+  std::vector<float> row(static_cast<size_t>(in));
   for (int r = 0; r < n; ++r) {
-    const float* input = x + r * ldx;
-    if (x == y) input = std::copy_n(input, in, copy.data()) - in;
-    float* __restrict sum = y + r * ldy;
-    std::fill_n(sum, out, 0.0f);
-    for (int j = 0; j < in; ++j) {
-      const float factor = input[j];
-      const float* __restrict column = columns + static_cast<int64_t>(j) * out;
-      for (int i = 0; i < out; ++i) sum[i] += column[i] * factor;
-    }
+    std::copy_n(x + r * ldx, in, row.data());
+    kernels::dense_map(1, in, out, row.data(), in, columns, y + r * ldy, ldy);
   }
 }
 
