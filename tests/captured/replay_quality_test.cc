@@ -50,25 +50,28 @@ TEST(Quality, turboquant_rvq_is_as_good_as_specified) {
   EXPECT_LE(rows[0].at("bits_per_element"), 10.43);
 }
 
+// Means over rotations: single draws scatter by a third. Bytes by the formula, as the original system claims them.
 TEST(Quality, vector_caches_beat_the_original_system) {
   const json rows = captured_rows({"--methods",
                                    "turboquant_mse,turboquant_prod,qjl,turboquant_mse(bits=4),"
                                    "turboquant_prod(sketch=orthogonal),qjl(jl_dim=256)",
-                                   "--ways", "step", "--seeds", "42..51"});
+                                   "--seeds", "42..61"});
   SKIP_WITHOUT_TENSORS(rows);
   struct Limit {
     double error, bits;  // of the original system, where it has the method
   };
   const Limit limits[] = {{0.408, 5.375}, {2.893, 5.5}, {5.050, 8.25}, {0.02, 6.375}, {0.9, 5.5}, {0.45, 6.375}};
   std::map<std::string, double> mean;
-  for (const json& row : rows) mean[row.at("method").get<std::string>()] += row.at("error").get<double>() / 10;
+  for (const json& row : rows) mean[row.at("method").get<std::string>()] += row.at("error").get<double>() / 20;
   ASSERT_EQ(mean.size(), std::size(limits));
   for (size_t i = 0; i < rows.size(); ++i) {
     const auto method = rows[i].at("method").get<std::string>();
-    const size_t index = i / 10;  // rows come method by method
+    const size_t index = i / 20;  // rows come method by method
     EXPECT_LE(mean.at(method), limits[index].error) << method;
     EXPECT_GE(mean.at(method), limits[index].error / 5) << method << ": too good to be quantised";
-    EXPECT_LE(rows[i].at("bits_per_element"), limits[index].bits) << method;
+    EXPECT_EQ(rows[i].at("way"), "step");
+    const double bits = 16 * rows[i].at("used_bytes").get<double>() / rows[i].at("fp16_bytes").get<double>();
+    EXPECT_LE(bits, limits[index].bits) << method;
   }
 }
 
