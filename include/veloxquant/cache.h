@@ -109,7 +109,8 @@ class KVCache {
   /// Rows that should stand exact and apart, with methods that have a pool (kivi_sink); they may come later. Throws
   /// ValueError for negative or repeated positions.
   void want_sinks(int batch_row, std::span<const int32_t> positions);
-  bool empty() const;
+  bool empty() const;               ///< nothing is stored or pending
+  float largest_magnitude() const;  ///< of a number in a row; append refuses larger ones
   bool is_trimmable() const;
   /// No distance between a query and a row ever exceeds what is stored, however long the text.
   bool endless() const;
@@ -120,14 +121,16 @@ class KVCache {
   int trim(int n);
   /// Batch rows in a new order; a row named twice is copied (blocks are shared until written). Settles.
   void select(std::span<const int> batch_rows);
-  /// Appends the batch rows of another cache of the same method, option values and shape, `seq` ids included; the other
-  /// one is empty afterwards. Throws QuantizerConfigError naming the difference and changes nothing. Settles both.
+  /// Appends copies of the batch rows of another cache of the same method, option values and shape, `seq` ids included;
+  /// the other one is empty afterwards. Throws QuantizerConfigError that names all differences. Settles both.
   void join(KVCache&& other);
   /// These batch rows as a cache of their own; the others stay, in their order. A row can't be named twice. Settles.
   KVCache split(std::span<const int> batch_rows);
   /// A second cache with the same content, or with these batch rows of it; blocks are shared until written. Settles.
   KVCache copy();
   KVCache copy(std::span<const int> batch_rows);
+  /// Whether the oldest rows can leave one by one.
+  bool can_pop_front() const;
   /// Drops the oldest min(n, rows) rows of every batch row, with methods that keep all rows and code each by itself;
   /// such a cache can't be trimmed any more. Throws UnsupportedOperation with other methods. Settles.
   void pop_front(int n);

@@ -24,7 +24,7 @@ class CacheSet {
  public:
   /// One cache per layer. All problems of all layers are reported at once.
   CacheSet(const MethodSpec& method, std::span<const LayerShape> layers);
-  /// A method for each layer.
+  /// A method for each layer; as many as there are layers.
   CacheSet(std::span<const MethodSpec> methods, std::span<const LayerShape> layers);
 
   int layers() const { return static_cast<int>(layers_.size()); }
@@ -44,11 +44,13 @@ class CacheSet {
   int size();  ///< rows stored, maximum over layers. Settles
   bool empty() const;
 
-  // Batch rows, in all layers or, where one throws, in none. They throw what those of KVCache do, and settle.
+  // Batch rows, in all layers or, where one throws, in none. They throw what those of KVCache do, and settle. Copies
+  // and splits share the arena.
   void select(std::span<const int> batch_rows);
   CacheSet copy();
   CacheSet copy(std::span<const int> batch_rows);
   CacheSet split(std::span<const int> batch_rows);
+  /// Throws UnsupportedOperation too where layers would hold different numbers of batch rows.
   void join(CacheSet&& other);
 
   /// The states of all layers in one piece. Settles.
@@ -67,6 +69,8 @@ class CacheSet {
  private:
   CacheSet(std::shared_ptr<Arena> arena, std::vector<KVCache> layers)
       : arena_(std::move(arena)), layers_(std::move(layers)) {}
+  bool takes_part(const KVCache& layer) const;
+  void check_rows_agree(const CacheSet& other) const;
 
   std::shared_ptr<Arena> arena_;
   std::vector<KVCache> layers_;

@@ -5,6 +5,8 @@
 #include <deque>
 #include <optional>
 #include <span>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "veloxquant/cache.h"
@@ -19,12 +21,13 @@ class VectorCache {
   /// Throws QuantizerConfigError, for methods too that don't code each row by itself.
   VectorCache(const MethodSpec& method, int head_dim);
 
-  /// Buffers a key of head_dim numbers till its value comes. Throws ShapeError, ValueError (NaN, infinity), or
-  /// UnsupportedOperation where a key waits already.
+  /// Buffers a key of head_dim numbers till its value comes. Throws ShapeError, ValueError (NaN, infinity, a magnitude
+  /// that the element type can't hold), or UnsupportedOperation where a key waits already.
   void append_key(std::span<const float> k);
   /// Stores the pair. Throws ShapeError, ValueError, or UnsupportedOperation where no key waits.
   void append_value(std::span<const float> v);
-  /// softmax(K q / sqrt(head_dim))^T V over all stored pairs; zeros where there are none.
+  /// softmax(K q / sqrt(head_dim))^T V over all stored pairs; zeros where there are none. Throws ShapeError,
+  /// ValueError, or UnsupportedOperation while a key waits for its value.
   std::vector<float> attend(std::span<const float> q);
 
   size_t memory_bytes();  ///< of the stored pairs, by the method's formula
@@ -44,7 +47,8 @@ class VectorCache {
  private:
   friend class SlidingWindowKVCache;
   void append_pair(std::span<const float> k, std::span<const float> v);
-  void check(std::span<const float> x, std::string_view name) const;
+  void check(std::span<const float> x, std::string_view name, float largest) const;
+  void check_value(std::span<const float> v) const;
 
   int capacity_;
   bool learns_;
@@ -65,7 +69,7 @@ class SlidingWindowKVCache {
   std::vector<float> attend(std::span<const float> q);
   size_t memory_bytes();  ///< of the inner cache
   size_t total_bytes();   ///< and of the ring
-  int size() const { return pairs_; }
+  int size();             ///< pairs: the window's, or the capacity of the inner cache where that is less
   int window_size() const { return window_; }
   void reset();
   VectorCache& inner();
@@ -75,7 +79,6 @@ class SlidingWindowKVCache {
 
   VectorCache inner_;
   int window_;
-  int pairs_ = 0;
   bool stale_ = false;  // pairs of the ring are not all in the inner cache
   std::deque<std::pair<std::vector<float>, std::vector<float>>> ring_;  // where the inner cache learns
 };

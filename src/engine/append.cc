@@ -20,10 +20,6 @@ void check_side(const Tensor& t, Side side, int heads, int dim, int batch, int t
       to_string(side), t.batch, t.tokens, t.heads, t.dim, t.data ? "" : " without data", batch, tokens, heads, dim));
 }
 
-// Largest magnitude a row may hold: more would become an infinity on rounding, or, where the type could hold it, in the
-// range of a group or in a dot product.
-float limit_of(DType store) { return store == DType::f16 ? 65519.996f : 0x1p125f; }
-
 /// False when a magnitude is beyond `limit` or not a number; the rows are then converted up to it.
 bool convert_rows(const Tensor& t, int b, int head, Range tokens, float limit, float* out) {
   const size_t element = size_of(t.dtype);
@@ -49,6 +45,10 @@ bool convert_rows(const Tensor& t, int b, int head, Range tokens, float limit, f
 }
 
 }  // namespace
+
+// More would become an infinity on rounding, or, where the type could hold it, in the range of a group or in a dot
+// product.
+float KVCache::Layer::largest_magnitude() const { return store_ == DType::f16 ? 65519.996f : 0x1p125f; }
 
 void KVCache::Layer::check_append(const Tensor& k, const Tensor& v, const CallInfo& info) const {
   if (k.batch < 1 || k.tokens < 0) {
@@ -88,7 +88,7 @@ void KVCache::Layer::append(const Tensor& k, const Tensor& v, const CallInfo& in
   for (Side side : sides()) {
     const Tensor& t = side == Side::key ? k : v;
     const auto s = static_cast<size_t>(side);
-    const float limit = limit_of(store_);
+    const float limit = largest_magnitude();
     const size_t head_floats = static_cast<size_t>(t.tokens) * static_cast<size_t>(t.dim);
     fresh.floats[s] = head_floats * static_cast<size_t>(t.batch * t.heads);
     fresh.rows[s] = std::make_unique_for_overwrite<float[]>(fresh.floats[s]);

@@ -2,6 +2,7 @@
 #include "veloxquant/cache.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -10,6 +11,7 @@
 #include "kernels/instruction_set.h"
 #include "veloxquant/codecs.h"
 #include "veloxquant/errors.h"
+#include "veloxquant/rope.h"
 
 namespace veloxquant {
 namespace {
@@ -62,6 +64,13 @@ void check_composition(const Recipe& recipe, const LayerShape& shape) {
   if (recipe.sink_pool && (retention || recipe.sink_window.window > 0 || recipe.sink_window.sinks > 0)) {
     problems.push_back(fmt::format("a pool of sinks needs all rows of a sequence, {} drops some",
                                    retention ? retention->name() : "sink_window"));
+  }
+  for (Side side : kSides) {
+    const Codec& codec = side == Side::key ? *recipe.key : *recipe.value;
+    if (const int rows = codec.fit_rows(); rows > 0 && recipe.placement->frontier(side, rows - 1) > 0) {
+      problems.push_back(fmt::format("placement {} codes rows before there are {}, from which {} codec {} is fitted",
+                                     recipe.placement->name(), rows, to_string(side), codec.name()));
+    }
   }
   if (recipe.sink_window.cache_positions && !shape.rope) {
     problems.push_back("stream_positions: got cache, which needs the host's RoPE frequencies, and there are none");
@@ -121,9 +130,11 @@ KVCache::Layer::Layer(const Layer& settled)
       replaces_rows_(settled.replaces_rows_),
       arena_(settled.arena_),
       sequences_(settled.sequences_),
+      commit_seconds_(settled.commit_seconds_),
       wanted_(settled.wanted_),
       counts_(settled.counts_) {
   VQ_CHECK(!settled.staging_.pending());
+  shared_.late.store(settled.shared_.late.load(std::memory_order_relaxed), std::memory_order_relaxed);
   for (Side side : kSides) {
     exact_[static_cast<size_t>(side)] = settled.exact_[static_cast<size_t>(side)];
     staged_[static_cast<size_t>(side)] = settled.staged_[static_cast<size_t>(side)];
@@ -177,13 +188,68 @@ void KVCache::Layer::forget_call() {
 void KVCache::Layer::select(std::span<const int> batch_rows) {
   for (int b : batch_rows) {
     if (b < 0 || b >= batch()) {
-      throw std::out_of_range(fmt::format("select: batch row {} given, rows 0..{} exist", b, batch() - 1));
+      throw std::out_of_range(fmt::format("layer {}: batch row {} given, {} rows exist", shape_.layer, b, batch()));
     }
   }
   std::vector<Sequence> selected;
   selected.reserve(batch_rows.size());
   for (int b : batch_rows) selected.push_back(sequences_[static_cast<size_t>(b)]);
   sequences_ = std::move(selected);
+  forget_call();
+}
+
+std::vector<std::string> KVCache::Layer::differences(const Layer& other) const {
+  std::vector<std::string> lines;
+  const auto compare = [&](std::string_view what, const auto& here, const auto& given) {
+    if (here != given) lines.push_back(fmt::format("layer {}: {}: {} here, {} given", shape_.layer, what, here, given));
+  };
+  const LayerShape &a = shape_, &b = other.shape_;
+  compare("layer", a.layer, b.layer);
+  compare("kv_heads", a.kv_heads, b.kv_heads);
+  compare("q_heads", a.q_heads, b.q_heads);
+  compare("dim_k", a.dim_k, b.dim_k);
+  compare("dim_v", a.dim_v, b.dim_v);
+  compare("values in keys", a.value_is_key_prefix, b.value_is_key_prefix);
+  compare("input type", to_string(a.input), to_string(b.input));
+  compare("type of exact rows", to_string(store_), to_string(other.store_));
+  if (a.rope != b.rope && !(a.rope && b.rope && *a.rope == *b.rope)) {
+    lines.push_back(fmt::format("layer {}: another rotary embedding is given", shape_.layer));
+  }
+  const MethodSpec *mine = &method_, *theirs = &other.method_;
+  for (; mine && theirs; mine = mine->coding.get(), theirs = theirs->coding.get()) {
+    compare("method", mine->def->name, theirs->def->name);
+    if (mine->def->name != theirs->def->name) return lines;
+    for (const OptionSpec& option : mine->options.specs()) {
+      const OptionValue &here = mine->options.value(option.name), &given = theirs->options.value(option.name);
+      if (here != given) compare(option.name, to_string(here), to_string(given));
+    }
+  }
+  if (mine || theirs) compare("method", method_.text, other.method_.text);
+  return lines;
+}
+
+// The rows are copied into the arena of this cache, so that the other one's can go.
+void KVCache::Layer::join(const Layer& settled) {
+  std::vector<Sequence> more;
+  for (const Sequence& theirs : settled.sequences_) {
+    Sequence& mine = more.emplace_back(new_sequence(theirs.seq));
+    mine.consumed = theirs.consumed;
+    mine.front = theirs.front;
+    mine.pool = theirs.pool;
+    mine.wanted = theirs.wanted;
+    mine.tables = theirs.tables;
+    for (size_t i = 0; i < mine.sides.size(); ++i) {
+      StreamSide& stream = mine.sides[i];
+      stream.fitted = theirs.sides[i].fitted;
+      if (stream.fitted) stream.coded.use(*stream.fitted);
+      stream.pool.copy_rows(theirs.sides[i].pool);
+      stream.coded.copy_rows(theirs.sides[i].coded);
+      stream.exact.copy_rows(theirs.sides[i].exact);
+    }
+  }
+  sequences_.reserve(sequences_.size() + more.size());
+  std::ranges::move(more, std::back_inserter(sequences_));
+  if (!sequences_.empty()) wanted_.clear();  // meant for the rows that a first call would have made
   forget_call();
 }
 
@@ -287,11 +353,12 @@ int KVCache::size() {
   commit();
   return layer_->max_rows();
 }
-bool KVCache::empty() const { return layer_->max_offset() == 0; }
+bool KVCache::empty() const { return layer_->max_rows() == 0; }
 bool KVCache::endless() const { return layer_->rotates_pool_queries(); }
 bool KVCache::learns_from_rows() const {
   return layer_->coded(Side::key).fit_rows() > 0 || layer_->coded(Side::value).fit_rows() > 0;
 }
+float KVCache::largest_magnitude() const { return layer_->largest_magnitude(); }
 bool KVCache::is_trimmable() const { return layer_->trimmable(); }
 int KVCache::trim(int n) {
   if (n < 0) throw std::invalid_argument(fmt::format("trim: {} rows given, must not be negative", n));
@@ -313,10 +380,8 @@ KVCache KVCache::copy(std::span<const int> batch_rows) {
 }
 void KVCache::join(KVCache&& other) {
   if (&other == this) throw std::invalid_argument("join: a cache can't be joined with itself");
-  if (!layer_->same_configuration(*other.layer_)) {
-    throw QuantizerConfigError(
-        fmt::format("join: '{}' given, this cache is '{}'", other.layer_->signature(), layer_->signature()));
-  }
+  const std::vector<std::string> differences = layer_->differences(*other.layer_);
+  if (!differences.empty()) throw QuantizerConfigError(differences);
   commit();
   other.commit();
   layer_->join(*other.layer_);
@@ -333,6 +398,7 @@ KVCache KVCache::split(std::span<const int> batch_rows) {
   select(rest);
   return apart;
 }
+bool KVCache::can_pop_front() const { return layer_->pops_front(); }
 void KVCache::pop_front(int n) {
   if (n < 0) throw std::invalid_argument(fmt::format("pop_front: {} rows given, must not be negative", n));
   commit();

@@ -8,7 +8,6 @@
 #include <stdexcept>
 
 #include "core/arena.h"
-#include "core/check.h"
 #include "veloxquant/errors.h"
 
 namespace veloxquant {
@@ -25,7 +24,9 @@ CacheSet::CacheSet(const MethodSpec& method, std::span<const LayerShape> layers)
 
 CacheSet::CacheSet(std::span<const MethodSpec> methods, std::span<const LayerShape> layers)
     : arena_(std::make_shared<Arena>()) {
-  VQ_CHECK(methods.size() == layers.size());
+  if (methods.size() != layers.size()) {
+    throw QuantizerConfigError(fmt::format("methods: got {}, must be {}, one a layer", methods.size(), layers.size()));
+  }
   std::vector<std::string> problems;
   for (size_t i = 0; i < layers.size(); ++i) {
     try {
@@ -84,7 +85,10 @@ bool CacheSet::empty() const {
   return std::ranges::all_of(layers_, [](const KVCache& layer) { return layer.empty(); });
 }
 
-// Layers that hold nothing, as those without attention, have no batch rows and take no part.
+// Layers that hold nothing, as those without attention, have no batch rows and take no part; one that does take part
+// refuses rows it has not.
+bool CacheSet::takes_part(const KVCache& layer) const { return layer.batch() > 0 || empty(); }
+
 void CacheSet::select(std::span<const int> batch_rows) {
   CacheSet selected = copy(batch_rows);
   layers_ = std::move(selected.layers_);
@@ -98,7 +102,7 @@ CacheSet CacheSet::copy() {
 
 CacheSet CacheSet::copy(std::span<const int> batch_rows) {
   std::vector<KVCache> copies;
-  for (KVCache& layer : layers_) copies.push_back(layer.batch() == 0 ? layer.copy() : layer.copy(batch_rows));
+  for (KVCache& layer : layers_) copies.push_back(takes_part(layer) ? layer.copy(batch_rows) : layer.copy());
   return {arena_, std::move(copies)};
 }
 
@@ -106,16 +110,32 @@ CacheSet CacheSet::split(std::span<const int> batch_rows) {
   std::vector<KVCache> apart, rest;
   for (KVCache& layer : layers_) {
     rest.push_back(layer.copy());
-    apart.push_back(layer.batch() == 0 ? layer.copy() : rest.back().split(batch_rows));
+    apart.push_back(takes_part(layer) ? rest.back().split(batch_rows) : layer.copy());
   }
   layers_ = std::move(rest);
   return {arena_, std::move(apart)};
 }
 
-void CacheSet::join(CacheSet&& other) {
-  if (other.layers() != layers()) {
-    throw QuantizerConfigError(fmt::format("join: {} layers given, this set has {}", other.layers(), layers()));
+// A batch row is the same one in all layers that hold any.
+void CacheSet::check_rows_agree(const CacheSet& other) const {
+  int expected = 0;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const int rows = layers_[i].batch() + other.layers_[i].batch();
+    if (rows == 0) continue;
+    if (expected == 0) expected = rows;
+    if (rows != expected) {
+      throw UnsupportedOperation(
+          fmt::format("join: layer {} would hold {} batch rows, those before it {}", i, rows, expected));
+    }
   }
+}
+
+void CacheSet::join(CacheSet&& other) {
+  if (&other == this) throw std::invalid_argument("join: a set can't be joined with itself");
+  if (other.layers() != layers()) {
+    throw QuantizerConfigError(fmt::format("layers: {} here, {} given", layers(), other.layers()));
+  }
+  check_rows_agree(other);
   std::vector<KVCache> joined;
   for (size_t i = 0; i < layers_.size(); ++i) {
     joined.push_back(layers_[i].copy());

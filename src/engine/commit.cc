@@ -90,9 +90,9 @@ void KVCache::Layer::commit_sequence(int b) {
     }
   }
   sequence.consumed += tokens;
-  if (const int window = recipe_.sink_window.window; window > 0) {
-    leave_front(sequence, std::max(sequence.front, sequence.table(0).size() - window));
-  }
+  const int window = recipe_.sink_window.window;
+  const int front = window > 0 ? std::max(sequence.front, sequence.table(0).size() - window) : sequence.front;
+  if (front > 0) leave_front(sequence, front);  // popped rows too may have waited for this commit's seals
 }
 
 // The first rows of a sequence, up to as many as stand apart for ever. Returns how many of the call they are.
@@ -390,19 +390,24 @@ int KVCache::Layer::trim(int n) {
   return most;
 }
 
-void KVCache::Layer::pop_front(int n) {
-  constexpr int kMany = 1 << 30;
-  for (Side side : sides()) {
+// All rows are kept, and each is coded by itself.
+bool KVCache::Layer::pops_front() const {
+  constexpr int kMany = (1 << 30) - 1;
+  if (recipe_.retention || recipe_.sink_pool || recipe_.sink_window.window > 0) return false;
+  return std::ranges::all_of(sides(), [&](Side side) {
     const int frontier = recipe_.placement->frontier(side, kMany);
-    if (recipe_.retention || recipe_.sink_pool || recipe_.sink_window.window > 0 ||
-        (frontier != 0 && frontier != kMany)) {
-      throw UnsupportedOperation(
-          fmt::format("layer {}: {} can't drop its oldest rows one by one", shape_.layer, method_.def->name));
-    }
+    return coded(side).format().unit_rows == 1 && (frontier == 0 || frontier == kMany);
+  });
+}
+
+void KVCache::Layer::pop_front(int n) {
+  if (!pops_front()) {
+    throw UnsupportedOperation(
+        fmt::format("layer {}: {} can't drop its oldest rows one by one", shape_.layer, method_.def->name));
   }
   forget_call();
   for (Sequence& sequence : sequences_) {
-    leave_front(sequence, std::min(sequence.front + n, sequence.table(0).size()));
+    leave_front(sequence, sequence.front + std::min(n, sequence.table(0).size() - sequence.front));
   }
 }
 

@@ -68,10 +68,12 @@ class KVCache::Layer {
 
   // append.cc
   void append(const Tensor& k, const Tensor& v, const CallInfo& info);
+  float largest_magnitude() const;
   // commit.cc
   void commit();
   int trim(int n);
   void pop_front(int n);
+  bool pops_front() const;
   void want_sinks(int batch_row, std::span<const int32_t> positions);
   // attend.cc
   void attend(const AttendIn& in, const AttendOut& out, int ith, int nth) const;
@@ -92,9 +94,8 @@ class KVCache::Layer {
   void reset();
   void select(std::span<const int> batch_rows);
   void join(const Layer& settled);
-  /// Method, option values, element type and shape: what has to be equal for bytes to be understood.
-  std::string signature() const;
-  bool same_configuration(const Layer& other) const { return signature() == other.signature(); }
+  /// By what batch rows of the other cache could behave differently here: a line each.
+  std::vector<std::string> differences(const Layer& other) const;
   int batch() const { return static_cast<int>(sequences_.size()); }
   int staged(int batch_row) const;  ///< rows of a pending call
   int offset(int batch_row) const;  ///< tokens consumed, those of a pending call included
@@ -152,6 +153,7 @@ class KVCache::Layer {
   Sequence new_sequence(uint32_t seq) const;
   void check_restored(const Sequence& sequence) const;
   void forget_call();
+  std::string signature() const;
 
   MethodSpec method_;
   LayerShape shape_;

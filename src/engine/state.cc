@@ -249,8 +249,7 @@ void KVCache::Layer::check_restored(const Sequence& sequence) const {
     if (sequence.pool[static_cast<size_t>(i)] != i) fail(fmt::format("has a pool that does not begin the sequence"));
   }
   const int window = recipe_.sink_window.window, size = sequence.table(0).size();
-  const bool popped = window == 0 && !recipe_.retention && !recipe_.sink_pool;  // at most all rows: checked before
-  if (!popped && sequence.front != (window > 0 ? std::max(0, size - window) : 0)) {
+  if (!pops_front() && sequence.front != (window > 0 ? std::max(0, size - window) : 0)) {
     fail(fmt::format("has a window from row {} of {}", sequence.front, size));
   }
   for (int head = 0; recipe_.sink_pool && head < shape_.kv_heads; ++head) {
@@ -322,16 +321,6 @@ void KVCache::Layer::set_state(std::span<const std::byte> bytes) {
   std::vector<Sequence> restored = read_state(bytes);
   reset();
   sequences_ = std::move(restored);
-}
-
-// The rows are written anew, into the arena of this cache, so that the other one's can go.
-void KVCache::Layer::join(const Layer& settled) {
-  std::vector<Sequence> more = read_state(settled.state());
-  for (size_t b = 0; b < more.size(); ++b) {
-    more[b].wanted = settled.sequences_[b].wanted;
-    sequences_.push_back(std::move(more[b]));
-  }
-  forget_call();
 }
 
 }  // namespace veloxquant

@@ -27,19 +27,31 @@ BlockRef::~BlockRef() {
   delete node_;
 }
 
+BlockRef BlockRef::copy(Arena& arena) const {
+  BlockRef own = allocate(arena, node_->bytes());
+  std::memcpy(own.node_->data, node_->data, node_->bytes());
+  own.node_->layout = node_->layout;
+  return own;
+}
+
 std::byte* BlockRef::writable() {
-  if (node_->references.load(std::memory_order_acquire) != 1) {
-    BlockRef own = allocate(*node_->arena, node_->bytes());
-    std::memcpy(own.node_->data, node_->data, node_->bytes());
-    own.node_->layout = node_->layout;
-    std::swap(node_, own.node_);
-  }
+  if (node_->references.load(std::memory_order_acquire) != 1) *this = copy(*node_->arena);
   return node_->data;
 }
 
 void BlockList::use(const Codec& codec) {
   VQ_CHECK(rows() == 0);
   codec_ = &codec;
+}
+
+void BlockList::copy_rows(const BlockList& other) {
+  std::vector<BlockRef> blocks;
+  blocks.reserve(other.blocks_.size());
+  for (const BlockRef& block : other.blocks_) blocks.push_back(block ? block.copy(*arena_) : BlockRef());
+  blocks_ = std::move(blocks);
+  first_block_ = other.first_block_;
+  begin_ = other.begin_;
+  end_ = other.end_;
 }
 
 void BlockList::restart(int row) {

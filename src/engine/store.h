@@ -34,6 +34,7 @@ class BlockRef {
   BlockView view() const { return {node_->data, static_cast<uint8_t>(node_->layout)}; }
   /// The bytes to write to; copied first when another reference shares them.
   std::byte* writable();
+  BlockRef copy(Arena& arena) const;
   /// Of the block's content; whoever sets it has made the block writable.
   void set_layout(uint8_t layout) { node_->layout = layout & ((1u << (32 - kLineBits)) - 1); }
   /// Identity and resident bytes, for counting every block once.
@@ -68,6 +69,8 @@ class BlockList {
 
   /// From now on rows are coded by another codec of the same format; the list is empty.
   void use(const Codec& codec);
+  /// Replaces the content by that of a list of an equal codec, in this list's arena.
+  void copy_rows(const BlockList& other);
   /// Empties the list; the next row will be `row`.
   void restart(int row);
   /// Encodes rows (whole units) behind the end.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 #include "veloxquant/errors.h"
@@ -28,34 +29,37 @@ LayerShape one_head(int head_dim) { return {.dim_k = head_dim, .dim_v = head_dim
 VectorCache::VectorCache(const MethodSpec& method, int head_dim)
     : capacity_(capacity_of(method)), learns_(false), cache_(without_capacity(method), one_head(head_dim)) {
   learns_ = cache_.learns_from_rows();
-  try {
-    cache_.pop_front(0);
-  } catch (const UnsupportedOperation& error) {
-    throw QuantizerConfigError(
-        fmt::format("method: {} does not store single vectors: {}", method.def->name, error.what()));
+  if (!cache_.can_pop_front()) {
+    throw QuantizerConfigError(fmt::format("method: {} does not store single vectors", method.def->name));
   }
 }
 
-void VectorCache::check(std::span<const float> x, std::string_view name) const {
+void VectorCache::check(std::span<const float> x, std::string_view name, float largest) const {
   if (x.size() != static_cast<size_t>(head_dim())) {
     throw ShapeError(fmt::format("{}: got {} numbers, allowed {}", name, x.size(), head_dim()));
   }
-  const auto bad = std::ranges::find_if(x, [](float v) { return !std::isfinite(v); });
-  if (bad != x.end())
-    throw ValueError(fmt::format("{}: got {} at {}, allowed finite numbers", name, *bad, bad - x.begin()));
+  const auto bad = std::ranges::find_if(x, [&](float v) { return !(std::fabs(v) <= largest); });
+  if (bad != x.end()) {
+    throw ValueError(
+        fmt::format("{}: got {} at {}, allowed magnitudes up to {}", name, *bad, bad - x.begin(), largest));
+  }
 }
 
 void VectorCache::append_key(std::span<const float> k) {
-  check(k, "key");
+  check(k, "key", cache_.largest_magnitude());
   if (waiting_) throw UnsupportedOperation("append_key: a key waits for its value already");
   waiting_.emplace(k.begin(), k.end());
 }
 
 void VectorCache::append_value(std::span<const float> v) {
-  check(v, "value");
-  if (!waiting_) throw UnsupportedOperation("append_value: no key waits for it");
+  check_value(v);
   append_pair(*waiting_, v);
   waiting_.reset();
+}
+
+void VectorCache::check_value(std::span<const float> v) const {
+  check(v, "value", cache_.largest_magnitude());
+  if (!waiting_) throw UnsupportedOperation("append_value: no key waits for it");
 }
 
 void VectorCache::append_pair(std::span<const float> k, std::span<const float> v) {
@@ -66,7 +70,8 @@ void VectorCache::append_pair(std::span<const float> k, std::span<const float> v
 }
 
 std::vector<float> VectorCache::attend(std::span<const float> q) {
-  check(q, "query");
+  check(q, "query", std::numeric_limits<float>::max());
+  if (waiting_) throw UnsupportedOperation("attend: a key waits for its value");
   if (size() == 0) return std::vector<float>(q.size(), 0.0f);
   return cache_.attend({.q = Tensor::bshd(q.data(), DType::f32, 1, 1, 1, head_dim())});
 }
@@ -83,6 +88,7 @@ std::vector<std::byte> VectorCache::state() { return cache_.state(); }
 void VectorCache::set_state(std::span<const std::byte> bytes) {
   cache_.set_state(bytes);
   waiting_.reset();
+  if (capacity_ > 0) cache_.pop_front(std::max(0, cache_.size() - capacity_));
 }
 
 SlidingWindowKVCache::SlidingWindowKVCache(VectorCache inner, int window_size)
@@ -96,21 +102,15 @@ SlidingWindowKVCache::SlidingWindowKVCache(VectorCache inner, int window_size)
 void SlidingWindowKVCache::append_value(std::span<const float> v) {
   if (!inner_.learns_from_pairs()) {
     inner_.append_value(v);
-    if (inner_.size() > window_) inner_.pop_front(inner_.size() - window_);
-    pairs_ = inner_.size();
+    inner_.pop_front(std::max(0, inner_.size() - window_));
     return;
   }
-  inner_.check(v, "value");
-  if (!inner_.waiting_) throw UnsupportedOperation("append_value: no key waits for it");
+  inner_.check_value(v);
   ring_.emplace_back(std::move(*inner_.waiting_), std::vector<float>(v.begin(), v.end()));
   inner_.waiting_.reset();
-  if (stale_ || static_cast<int>(ring_.size()) > window_) {
-    if (static_cast<int>(ring_.size()) > window_) ring_.pop_front();
-    stale_ = true;
-  } else {
-    inner_.append_pair(ring_.back().first, ring_.back().second);
-  }
-  pairs_ = static_cast<int>(ring_.size());
+  stale_ |= static_cast<int>(ring_.size()) > window_;
+  if (static_cast<int>(ring_.size()) > window_) ring_.pop_front();
+  if (!stale_) inner_.append_pair(ring_.back().first, ring_.back().second);
 }
 
 void SlidingWindowKVCache::refill() {
@@ -118,6 +118,12 @@ void SlidingWindowKVCache::refill() {
   inner_.cache_.reset();
   for (const auto& [k, v] : ring_) inner_.append_pair(k, v);
   stale_ = false;
+}
+
+int SlidingWindowKVCache::size() {
+  if (!stale_) return inner_.size();
+  const auto pairs = static_cast<int>(ring_.size());
+  return inner_.capacity() > 0 ? std::min(pairs, inner_.capacity()) : pairs;
 }
 
 std::vector<float> SlidingWindowKVCache::attend(std::span<const float> q) {
@@ -137,7 +143,6 @@ size_t SlidingWindowKVCache::total_bytes() {
 void SlidingWindowKVCache::reset() {
   inner_.reset();
   ring_.clear();
-  pairs_ = 0;
   stale_ = false;
 }
 
