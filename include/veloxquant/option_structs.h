@@ -31,9 +31,9 @@ struct A2ATSOptions {
   double a2ats_rope_base = 10000.0;
   /// scaling of the rotary embedding: {"rope_type": "default" | "llama3", ...} [a JSON object of numbers and texts | none]
   std::optional<MapValue> a2ats_rope_scaling = std::nullopt;
-  /// second moments of queries: [sub_dim][sub_dim], or one for each run of channels [an array of finite numbers, in JSON | none]
+  /// second moments of queries: [sub_dim][sub_dim], or one for each run of channels [an array of finite numbers that fill its shape, in JSON | none]
   std::optional<ArrayValue> a2ats_query_h = std::nullopt;
-  /// [2^bits][sub_dim], one for each run of channels, or keys and values [an array of finite numbers, in JSON | none]
+  /// [2^bits][sub_dim], one for each run of channels, or keys and values [an array of finite numbers that fill its shape, in JSON | none]
   std::optional<ArrayValue> a2ats_codebook = std::nullopt;
 
   static constexpr std::string_view kName = "A2ATSOptions";
@@ -619,7 +619,7 @@ struct PALUOptions {
   double palu_hi_fraction = 0.25;
   /// tokens that share zero and scale [1..1024]
   int64_t palu_group_size = 32;
-  /// false: values stay exact [true | false]
+  /// false: coefficients of values in fp16 [true | false]
   bool palu_quantize_values = true;
 
   static constexpr std::string_view kName = "PALUOptions";
@@ -674,9 +674,9 @@ struct QFiltersOptions {
   int64_t qfilters_calib_tokens = 128;
   /// 1: the largest projections stay; -1: the smallest [-1 | 1]
   int64_t qfilters_sign = 1;
-  /// least share of a filter's energy that its direction holds; none: not looked at [above 0, up to 1 | none]
+  /// least share of a sequence's rows that should stay; none: not looked at [above 0, up to 1 | none]
   std::optional<double> qfilters_min_retention = 0.9;
-  /// what happens below it [warn | raise | ignore]
+  /// what happens below it, once [warn | raise | ignore]
   std::string qfilters_on_low_retention = "warn";
 
   static constexpr std::string_view kName = "QFiltersOptions";

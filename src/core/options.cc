@@ -25,6 +25,16 @@ bool number_in_range(const OptionSpec& spec, double x) {
   return (spec.min_excluded ? x > spec.min : x >= spec.min) && x <= spec.max;
 }
 
+/// As many numbers as the shape says, and not none.
+bool fills_shape(const ArrayValue& array) {
+  auto left = static_cast<int64_t>(array.data.size());
+  for (int64_t n : array.shape) {
+    if (n <= 0 || left % n != 0) return false;
+    left /= n;
+  }
+  return left == 1;
+}
+
 bool in_range(const OptionSpec& spec, const OptionValue& value) {
   switch (spec.type) {
     case OptionType::boolean:
@@ -53,7 +63,8 @@ bool in_range(const OptionSpec& spec, const OptionValue& value) {
     }
     case OptionType::array: {
       const ArrayValue* array = std::get_if<ArrayValue>(&value);
-      return array != nullptr && std::ranges::all_of(array->data, [](float x) { return std::isfinite(x); });
+      return array != nullptr && fills_shape(*array) &&
+             std::ranges::all_of(array->data, [](float x) { return std::isfinite(x); });
     }
     case OptionType::map:
       return std::holds_alternative<MapValue>(value);
@@ -163,10 +174,14 @@ std::string OptionSpec::range_text() const {
       text = fmt::format("{:.0f}..{:.0f}", min, max);
       if (min <= -0x1p63 && max >= 0x1p63) text = "any 64-bit integer";
       if (!allowed.empty()) text = fmt::format("{}", fmt::join(allowed, " | "));
-      if (type == OptionType::integers) text = fmt::format("one or more of {}, as in {}", text, to_string(def));
+      if (type == OptionType::integers) {
+        const bool has_default = std::holds_alternative<IntegerList>(def);
+        text =
+            fmt::format("one or more of {}, {}", text, has_default ? "as in " + to_string(def) : "with colons between");
+      }
       break;
     case OptionType::array:
-      text = "an array of finite numbers, in JSON";
+      text = "an array of finite numbers that fill its shape, in JSON";
       break;
     case OptionType::map:
       text = "a JSON object of numbers and texts";

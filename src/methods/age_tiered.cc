@@ -16,6 +16,8 @@ const std::vector<OptionSpec> kOptions = {
     integer_option("age_bits_old", "bits_old", 2, 1, 16, "bits of old rows"),
     integer_option("age_group_size", "group", 32, 1, 1 << 16,
                    "codes that share zero and scale: tokens for keys, channels for values"),
+    choice_option("value_axis", "", {"token", "channel"},
+                  "groups of values: channels of one token, or tokens of one channel as for keys"),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape&) {

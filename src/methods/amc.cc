@@ -20,6 +20,7 @@ const std::vector<OptionSpec> kOptions = {
         .none_by_default()
         .above_min(),
     integer_option("amc_group_size", "group", 32, 1, 1 << 16, "channels that share a scale"),
+    boolean_option("pair_channels", "", false, "channels that RoPE rotates together are kept or dropped together"),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape&) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "methods/rules.h"
 #include "veloxquant/registry.h"
 
 namespace veloxquant {
@@ -23,6 +24,14 @@ const std::vector<OptionSpec> kOptions = {
                   "what stands in memory: entropy-coded chunks, or packed ones that are coded in a saved state"),
     choice_option("scheme", "", {"codes", "paper"}, "what is coded"),
 };
+
+std::vector<std::string> check(const Options& options, const LayerShape&) {
+  Rules rules(options);
+  const bool resolved = options.has_value("cachegen_resolved_bits");
+  const int64_t bits = options.integer64(resolved ? "cachegen_resolved_bits" : "cachegen_bits");
+  rules.that(options.choice("scheme") == "codes" || bits >= 2, "scheme", "codes with 1 bit: differences have a sign");
+  return rules.broken();
+}
 
 // Group c of M begins at layer round(L c / M), halves to even; its bits are those of the first less c, but not below 2.
 void plan(const Options& options, std::span<LayerPlan> layers) {
@@ -52,7 +61,7 @@ extern const MethodDef method_cachegen = {
     .options = kOptions,
     .capabilities = {},
     .telemetry = {},
-    .check = {},
+    .check = check,
     .build = {},
     .cache_class = "CacheGenKVCache",
     .options_struct = "CacheGenOptions",

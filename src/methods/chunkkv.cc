@@ -2,6 +2,8 @@
 // as a whole; neighbouring layers choose alike and may share one choice.
 //
 // bytes per kept row and kv head: 2 (dim_k + dim_v) + 8
+#include <fmt/format.h>
+
 #include "methods/eviction.h"
 #include "methods/rules.h"
 
@@ -25,10 +27,11 @@ std::vector<std::string> check(const Options& options, const LayerShape&) {
   Rules rules(options);
   rules.budget("chunkkv_budget", {"chunkkv_n_sink"});
   if (options.explicitly_set("chunkkv_grace")) {
-    const int64_t held = options.integer64("chunkkv_n_sink") + options.integer64("chunkkv_grace") +
-                         options.integer64("chunkkv_chunk_size") - 1;
-    rules.that(held < options.integer64("chunkkv_budget"), "chunkkv_grace",
-               "so few rows that chunkkv_n_sink, they and a chunk leave one chunk of chunkkv_budget to drop");
+    const int64_t budget = options.integer64("chunkkv_budget"), sinks = options.integer64("chunkkv_n_sink");
+    const int64_t chunk = options.integer64("chunkkv_chunk_size");
+    rules.that(options.integer64("chunkkv_grace") <= budget - sinks - chunk, "chunkkv_grace",
+               fmt::format("at most chunkkv_budget {} - chunkkv_n_sink {} - chunkkv_chunk_size {}: a chunk has to go",
+                           budget, sinks, chunk));
   }
   return rules.broken();
 }

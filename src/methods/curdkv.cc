@@ -14,6 +14,11 @@ const std::vector<OptionSpec> kOptions = {
     integer_option("curdkv_rank_cap", "rank_cap", 16, 1, 65536, "rank of the sketch"),
     real_option("curdkv_rope_base", "rope_base", 10000.0, 0, 1000000000000.0, "accepted; nothing is rotated again")
         .above_min(),
+    choice_option("variant", "", {"leverage", "attn_value"},
+                  "scores from norms of keys and values in their window of 16, or attention times values, summed up"),
+    choice_option("leverage_type", "", {"product", "key", "value", "average"},
+                  "what of the two norms a leverage score takes"),
+    boolean_option("sketch", "", false, "norms after a random projection to curdkv_rank_cap, not exact ones"),
     eviction::query_source_option(),
 };
 

@@ -28,7 +28,7 @@ extern const MethodDef method_gear = {
     .paper = "2403.05527",
     .summary = "grouped codes, with a low-rank and a sparse correction of their error",
     .options = kOptions,
-    .capabilities = {},
+    .capabilities = {.chunk_invariant = false},
     .telemetry = {},
     .check = {},
     .build = {},

@@ -27,7 +27,7 @@ extern const MethodDef method_kvquant = {
     .paper = "2401.18079",
     .summary = "codes with learned levels per channel, outliers apart",
     .options = kOptions,
-    .capabilities = {},
+    .capabilities = {.chunk_invariant = false},
     .telemetry = {},
     .check = {},
     .build = {},

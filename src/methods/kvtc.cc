@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "methods/fit_options.h"
 #include "methods/rules.h"
 #include "veloxquant/registry.h"
 
@@ -24,6 +25,9 @@ const std::vector<OptionSpec> kOptions = {
     choice_option("kvtc_quantizer", "quantizer", {"lloyd_max", "group_minmax", "uniform_deadzone"},
                   "how a component is coded"),
     boolean_option("kvtc_entropy", "entropy", true, "codes are entropy-coded"),
+    fit_min_option(),
+    fit_rows_option(),
+    fit_payoff_option(),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape& shape) {

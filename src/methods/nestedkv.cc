@@ -16,6 +16,7 @@ const std::vector<OptionSpec> kOptions = {
     real_option("nestedkv_tau", "tau", 0.6, -1000000.0, 1000000.0, "threshold of surprise"),
     real_option("nestedkv_kappa", "kappa", 10.0, 0, 1000000.0, "sharpness of the gate"),
     real_option("nestedkv_safeguard_alpha", "safeguard", 0.2, 0, 1, "share of the uniform budget that each head keeps"),
+    eviction::query_source_option(),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape&) {

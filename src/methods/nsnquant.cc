@@ -19,9 +19,10 @@ const std::vector<OptionSpec> kOptions = {
     integer_option("nsn_subvector_dim", "sub_dim", 8, 1, 16, "channels that share an index"),
     integer_option("nsn_seed", "", 1234, -0x1p63, 0x1p63, "of the samples that the codebook is made from"),
     integer_option("nsn_max_ctx", "max_ctx", 8192, 1, 1 << 30, "most tokens a sequence may store"),
-    choice_option("nsn_codebook_metric", "metric", {"cosine", "l2"}, "what an entry is chosen by"),
-    choice_option("nsn_gain", "gain", {"lsq", "norm"}, "length that a block keeps"),
+    choice_option("nsn_codebook_metric", "metric", {"cosine", "euclid"}, "what an entry is chosen by"),
+    choice_option("nsn_gain", "gain", {"norm", "lsq"}, "length of a decoded row: its own, or that of least squares"),
     integer_option("nsn_meta_bits", "meta_bits", 16, 4, 16, "bits of a row's lengths").only({4, 16}),
+    array_option("nsn_codebook", "[nsn_codebook_size][nsn_subvector_dim], in place of the one made from samples"),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape& shape) {
@@ -33,6 +34,7 @@ std::vector<std::string> check(const Options& options, const LayerShape& shape) 
     rules.that(shape.dim_v % sub == 0, "nsn_subvector_dim",
                fmt::format("divisors of {}, the channels of a value", shape.dim_v));
   }
+  rules.shape("nsn_codebook", {{entries, sub}});
   return rules.broken();
 }
 

@@ -4,6 +4,9 @@
 // bytes per row and group: rank coefficients at their bits, parameters of groups of tokens; the basis once
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "methods/fit_options.h"
 #include "methods/rules.h"
 #include "veloxquant/registry.h"
 
@@ -21,22 +24,26 @@ const std::vector<OptionSpec> kOptions = {
     integer_option("palu_lo_bit", "lo", 2, 1, 8, "bits of the others"),
     real_option("palu_hi_fraction", "hi_fraction", 0.25, 0, 1, "share of leading coefficients"),
     integer_option("palu_group_size", "group", 32, 1, 1024, "tokens that share zero and scale"),
-    boolean_option("palu_quantize_values", "", true, "false: values stay exact"),
+    boolean_option("palu_quantize_values", "", true, "false: coefficients of values in fp16"),
     choice_option("palu_layout", "layout", {"feature_concat", "token_stack"},
                   "how the rows of a group stand beside each other"),
     boolean_option("palu_hadamard", "hadamard", false, "a Hadamard transform inside a tier of bits"),
     integer_option("palu_rank_v", "rank_v", 1, 1, 65536, "coefficients of values; none: as keys").none_by_default(),
     boolean_option("palu_uniform_rank", "uniform_rank", false, "all groups take the smallest rank"),
-    integer_option("fit_min", "", 1, 1, 1 << 30, "rows that a basis needs; none: by its width").none_by_default(),
+    fit_min_option(),
+    fit_rows_option(),
+    fit_payoff_option(),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape& shape) {
   Rules rules(options);
   rules.ordered("palu_lo_bit", "palu_hi_bit");
-  for (const char* name : {"palu_rank", "palu_rank_v"}) {
-    if (options.has_value(name))
-      rules.that(options.integer(name) <= shape.dim_k, name, fmt::format("1..{} with this head_dim", shape.dim_k));
-  }
+  const auto at_most = [&](std::string_view name, int dim) {
+    if (!options.has_value(name)) return;
+    rules.that(options.integer(name) <= dim, name, fmt::format("1..{} with this head_dim", dim));
+  };
+  at_most("palu_rank", options.has_value("palu_rank_v") ? shape.dim_k : std::min(shape.dim_k, shape.dim_v));
+  at_most("palu_rank_v", shape.dim_v);
   return rules.broken();
 }
 

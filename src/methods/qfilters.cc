@@ -17,11 +17,12 @@ const std::vector<OptionSpec> kOptions = {
     integer_option("qfilters_sign", "sign", 1, -1, 1, "1: the largest projections stay; -1: the smallest")
         .only({-1, 1}),
     real_option("qfilters_min_retention", "min_retention", 0.9, 0, 1,
-                "least share of a filter's energy that its direction holds; none: not looked at")
+                "least share of a sequence's rows that should stay; none: not looked at")
         .above_min()
         .or_none(),
     choice_option("qfilters_on_low_retention", "on_low_retention", {"warn", "raise", "ignore"},
-                  "what happens below it"),
+                  "what happens below it, once"),
+    eviction::query_source_option(),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape&) {
@@ -40,7 +41,7 @@ extern const MethodDef method_qfilters = {
     .summary = "rows whose keys lie farthest along the direction of queries",
     .options = kOptions,
     .capabilities = eviction::kCapabilities,
-    .telemetry = eviction::telemetry("qfilters_kept_bytes"),
+    .telemetry = {},
     .check = check,
     .build = {},
     .chooses_rows = true,

@@ -21,6 +21,7 @@ const std::vector<OptionSpec> kOptions = {
         .none_by_default(),
     integer_option("rocketkv_obs_window", "obs_window", 32, 1, 1 << 30, "queries that vote; also rows that stay"),
     integer_option("rocketkv_n_sink", "n_sink", 4, 0, 1 << 30, "first positions, never dropped"),
+    boolean_option("multi_turn", "", false, "all rows stay, and the choice after a prompt only limits what is read"),
     eviction::query_source_option(),
 };
 
@@ -45,6 +46,7 @@ extern const MethodDef method_rocketkv = {
     .telemetry = {},
     .check = check,
     .build = {},
+    .chooses_rows = true,
     .cache_class = "RocketKVKVCache",
     .options_struct = "RocketKVOptions",
 };

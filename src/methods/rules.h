@@ -41,13 +41,15 @@ class Rules {
     }
     that(sum == 0 || sum < options_.integer64(budget), budget, fmt::format("more than {}", fmt::join(names, " + ")));
   }
-  /// An array, where it is given, has one of these shapes.
-  void shape(std::string_view name, const std::vector<std::vector<int64_t>>& allowed) {
-    if (!options_.has_value(name)) return;
+  /// An array, where it is given, has one of these shapes. True where it is given and has.
+  bool shape(std::string_view name, const std::vector<std::vector<int64_t>>& allowed) {
+    if (!options_.has_value(name)) return false;
     const std::vector<int64_t>& given = std::get<ArrayValue>(options_.value(name)).shape;
     std::vector<std::string> texts;
     for (const std::vector<int64_t>& shape : allowed) texts.push_back(fmt::format("[{}]", fmt::join(shape, ",")));
-    that(std::ranges::find(allowed, given) != allowed.end(), name, fmt::format("{}", fmt::join(texts, " or ")));
+    const bool fits = std::ranges::find(allowed, given) != allowed.end();
+    that(fits, name, fmt::format("{}", fmt::join(texts, " or ")));
+    return fits;
   }
 
   std::vector<std::string> broken() { return std::move(broken_); }

@@ -19,6 +19,11 @@ const std::vector<OptionSpec> kOptions = {
     real_option("skvq_clip_alpha", "clip", 1.0, 0, 1, "the clip where it is not searched").above_min(),
     integer_option("skvq_max_ctx", "max_ctx", 1, 1, 1 << 30, "most tokens a sequence may store; none: no limit")
         .none_by_default(),
+    choice_option("clip_anchor", "", {"midpoint", "zero"}, "what a clipped range shrinks towards"),
+    choice_option("param_format", "", {"fp16", "fp8_e4m3"}, "zero and scale of a group"),
+    integer_option("value_levels", "", 3, 3, 3,
+                   "levels of a value code, five codes in a byte; none: by skvq_bits_value")
+        .none_by_default(),
 };
 
 }  // namespace

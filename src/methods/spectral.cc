@@ -17,7 +17,13 @@ const std::vector<OptionSpec> kOptions = {
     integer_option("spectral_val_d_eff", "val_d_eff", 50, 1, 65536, "leading coordinates of values"),
     boolean_option("spectral_apply_qjl", "apply_qjl", true, "a sketch corrects inner products"),
     text_option("spectral_model_name", "model_name", "model", "key of stored bases; not empty, without / and \\"),
-    choice_option("sketch", "", {"gaussian", "orthogonal"}, "rows of the sketch"),
+    choice_option("sketch", "", {"orthogonal", "gaussian"}, "rows of the sketch"),
+    integers_option("spectral_bits", "", {2}, 0, 8, "bits of each coordinate of keys; none: bits for all")
+        .none_by_default(),
+    integers_option("spectral_value_bits", "", {2}, 0, 8, "bits of each coordinate of values; none: bits for all")
+        .none_by_default(),
+    integer_option("key_mse_bits", "", 1, 1, 8, "bits of a key code where the sketch has its own; none: bits")
+        .none_by_default(),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape& shape) {
@@ -26,6 +32,13 @@ std::vector<std::string> check(const Options& options, const LayerShape& shape) 
              fmt::format("1..{} with this head_dim", shape.dim_k));
   rules.that(options.integer("spectral_val_d_eff") <= shape.dim_v, "spectral_val_d_eff",
              fmt::format("1..{} with this head_dim", shape.dim_v));
+  const auto one_each = [&](std::string_view name, int dim) {
+    if (!options.has_value(name)) return;
+    rules.that(static_cast<int>(options.integers(name).size()) == dim, name,
+               fmt::format("{} numbers, one for each coordinate", dim));
+  };
+  one_each("spectral_bits", shape.dim_k);
+  one_each("spectral_value_bits", shape.dim_v);
   const std::string& model = options.text("spectral_model_name");
   rules.that(!model.empty() && model.find_first_of("/\\") == std::string::npos, "spectral_model_name",
              "names without / and \\, not empty");

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "methods/fit_options.h"
 #include "methods/rules.h"
 #include "veloxquant/registry.h"
 
@@ -24,7 +25,9 @@ const std::vector<OptionSpec> kOptions = {
     choice_option("scope", "", {"head", "layer"}, "whose rows share a basis"),
     choice_option("schedule_over", "", {"full", "rank"}, "what the groups of components divide"),
     choice_option("quantizer", "", {"group", "lloyd_max"}, "how a component is coded"),
-    integer_option("fit_min", "", 1, 1, 1 << 30, "rows that a basis needs; none: by its width").none_by_default(),
+    fit_min_option(),
+    fit_rows_option(),
+    fit_payoff_option(),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape& shape) {
@@ -35,6 +38,13 @@ std::vector<std::string> check(const Options& options, const LayerShape& shape) 
   const IntegerList& schedule = options.integers("svdq_bit_schedule");
   rules.that(std::ranges::any_of(schedule, [](int64_t bits) { return bits > 0; }), "svdq_bit_schedule",
              "widths that are not all 0");
+  // A zero in the schedule would cut the rank twice.
+  const auto groups = static_cast<int64_t>(schedule.size());
+  if (options.choice("schedule_over") == "rank" && options.has_value("svdq_rank") &&
+      std::ranges::find(schedule, 0) != schedule.end()) {
+    rules.that(options.integer64("svdq_rank") >= 4 * groups, "svdq_rank",
+               fmt::format("at least {} where {} groups with a 0 divide it", 4 * groups, groups));
+  }
   return rules.broken();
 }
 

@@ -18,6 +18,7 @@ const std::vector<OptionSpec> kOptions = {
     integer_option("key_codebook_bits", "", 12, 1, 16, "bits of a key code"),
     integer_option("value_codebook_bits", "", 8, 1, 16, "bits of a value code"),
     integer_option("residual_length", "residual", 128, 0, 1 << 30, "newest rows that stay exact"),
+    integer_option("vecinfer_flush", "flush", 32, 1, 32, "rows that leave the exact window at once").only({1, 32}),
     array_option("smooth_factors", "scale of each channel of keys: [dim] or [kv_heads][dim]").beside_struct(),
     array_option("key_codebook", "[2^bits][sub_dim], one for each run of channels, or one more for each head")
         .beside_struct(),

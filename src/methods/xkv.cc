@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "methods/fit_options.h"
 #include "methods/rules.h"
 #include "veloxquant/registry.h"
 
@@ -25,21 +26,30 @@ const std::vector<OptionSpec> kOptions = {
     integer_option("xkv_max_ctx", "max_ctx", 8192, 1, 1 << 30,
                    "rows that a layer may be ahead of the slowest of its group"),
     choice_option("xkv_layout", "layout", {"concat", "shared_basis"}, "rows side by side, or one basis for each"),
-    integer_option("xkv_rank_v", "rank_v", 1, 1, 1 << 30, "coefficients of values; none: as keys").none_by_default(),
+    integer_option("xkv_rank_v", "rank_v", 1, 1, 1 << 30,
+                   "coefficients of values; none: by energy, or half as many again as xkv_rank")
+        .none_by_default(),
     boolean_option("xkv_compress_keys", "keys", true, "false: keys stay exact"),
     boolean_option("xkv_compress_values", "values", true, "false: values stay exact"),
-    integer_option("fit_min", "", 1, 1, 1 << 30, "rows that a basis needs; none: by its width").none_by_default(),
-    integer_option("fit_rows", "", 1, 1, 1 << 30, "rows that a basis is fitted to; none: those at hand")
-        .none_by_default(),
+    choice_option("xkv_decode_policy", "decode", {"project", "exact"}, "generated rows: as the prompt's, or exact"),
+    boolean_option("refit", "", false, "a new basis for later rows where the first one no longer fits"),
+    fit_min_option(),
+    fit_rows_option(),
+    fit_payoff_option(),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape& shape) {
   Rules rules(options);
-  const int64_t width = options.integer64("xkv_group_size") * shape.kv_heads * shape.dim_k;
-  if (options.has_value("xkv_rank"))
-    rules.that(options.integer64("xkv_rank") <= width, "xkv_rank",
-               fmt::format("1..{}: layers x heads x channels of a group", width));
-  const int64_t least = std::clamp<int64_t>(width, 128, 512) + options.integer64("xkv_group_quant_size");
+  const int64_t heads = options.integer64("xkv_group_size") * shape.kv_heads, width = heads * shape.dim_k;
+  const auto at_most = [&](std::string_view name, int64_t most) {
+    if (!options.has_value(name)) return;
+    rules.that(options.integer64(name) <= most, name, fmt::format("1..{}: layers x heads x channels of a group", most));
+  };
+  at_most("xkv_rank", width);
+  at_most("xkv_rank_v", heads * shape.dim_v);
+  const int64_t fit =
+      options.has_value("fit_min") ? options.integer64("fit_min") : std::clamp<int64_t>(width, 128, 512);
+  const int64_t least = fit + options.integer64("xkv_group_quant_size");
   rules.that(options.integer64("xkv_max_ctx") >= least, "xkv_max_ctx",
              fmt::format("at least {}: rows of a fit and a group", least));
   return rules.broken();

@@ -4,6 +4,9 @@
 // bytes per token, kv head and side: dim * base / 8 in the first layer, residual_bits in the others, 4 / g a channel
 #include <fmt/format.h>
 
+#include <cmath>
+#include <numeric>
+
 #include "methods/rules.h"
 #include "veloxquant/registry.h"
 
@@ -25,6 +28,8 @@ const std::vector<OptionSpec> kOptions = {
     integer_option("xquant_residual_length", "residual", 0, 0, 1 << 30, "newest rows that stay exact"),
     choice_option("xquant_value_axis", "value_axis", {"channel", "token"}, "what a group of values runs along"),
     choice_option("xquant_one_bit", "one_bit", {"eta", "two_means"}, "levels of one-bit codes"),
+    array_option("xquant_merge_weights",
+                 "[xquant_group_size], of each layer in the shared codes, sum 1; none: the first"),
 };
 
 std::vector<std::string> check(const Options& options, const LayerShape&) {
@@ -32,14 +37,29 @@ std::vector<std::string> check(const Options& options, const LayerShape&) {
   const int64_t least = 2 * options.integer64("xquant_group_quant_size");
   rules.that(options.integer64("xquant_max_ctx") >= least, "xquant_max_ctx",
              fmt::format("at least {}: twice xquant_group_quant_size", least));
+  if (rules.shape("xquant_merge_weights", {{options.integer64("xquant_group_size")}})) {
+    const std::vector<float>& weights = std::get<ArrayValue>(options.value("xquant_merge_weights")).data;
+    const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+    rules.that(std::fabs(sum - 1) <= 1e-5, "xquant_merge_weights", "numbers that sum up to 1");
+  }
   return rules.broken();
 }
 
 void plan(const Options& options, std::span<LayerPlan> layers) {
   const int size = options.integer("xquant_group_size");
+  const int start_k = options.integer("xquant_start_layer_k"), start_v = options.integer("xquant_start_layer_v");
   for (LayerPlan& layer : layers) {
+    const bool keys = layer.index >= start_k, values = layer.index >= start_v;
+    if (layer.index % size != 0 && !keys && !values) {
+      layer.group = "below start";
+      continue;
+    }
     layer.group_id = layer.index / size;
-    layer.group = fmt::format("{} group {}", layer.index % size == 0 ? "anchor of" : "reuses codes of", layer.group_id);
+    const char* role = layer.index % size == 0 ? "anchor"
+                       : keys && values        ? "reuses codes"
+                       : keys                  ? "reuses codes of keys"
+                                               : "reuses codes of values";
+    layer.group = fmt::format("{} of group {}", role, layer.group_id);
   }
 }
 
