@@ -41,7 +41,7 @@ ordered_json json_of(const OptionValue& value) {
           return held.shape.empty() ? ordered_json::array() : nested(held, 0, next);
         } else if constexpr (std::is_same_v<T, MapValue>) {
           ordered_json object = ordered_json::object();
-          for (const auto& [key, entry] : held) std::visit([&](const auto& x) { object[key] = x; }, entry);
+          for (const auto& [key, entry] : held) object[key] = std::visit([](const auto& x) { return ordered_json(x); }, entry);
           return object;
         } else {
           return held;

@@ -136,7 +136,7 @@ std::string to_string(const OptionValue& value) {
   if (const MapValue* map = std::get_if<MapValue>(&value)) {
     std::vector<std::string> entries;
     for (const auto& [key, entry] : *map) {
-      entries.push_back(std::visit([&](const auto& x) { return fmt::format("{}: {}", key, x); }, entry));
+      entries.push_back(key + ": " + std::visit([](const auto& x) { return fmt::format("{}", x); }, entry));
     }
     return fmt::format("{{{}}}", fmt::join(entries, ", "));
   }
