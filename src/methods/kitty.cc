@@ -42,7 +42,6 @@ extern const MethodDef method_kitty = {
     .build = {},
     .cache_class = "KittyKVCache",
     .options_struct = "KittyOptions",
-    .bits_option = "kitty_lo_bit",
 };
 
 }  // namespace veloxquant

@@ -62,7 +62,6 @@ extern const MethodDef method_palu = {
     .build = {},
     .cache_class = "PALUKVCache",
     .options_struct = "PALUOptions",
-    .bits_option = "palu_lo_bit",
 };
 
 }  // namespace veloxquant

@@ -42,7 +42,6 @@ extern const MethodDef method_zipcache = {
     .build = {},
     .cache_class = "ZipCacheKVCache",
     .options_struct = "ZipCacheOptions",
-    .bits_option = "zipcache_lo_bits",
 };
 
 }  // namespace veloxquant

@@ -110,7 +110,7 @@ TEST(for_model, a_list_of_bits_goes_to_the_attention_layers_in_order) {
     config.bit_width_inlier = IntegerList(wrong, 2);
     EXPECT_THAT(problems_of(model, config), ElementsAre(AllOf(HasSubstr(std::to_string(wrong)), HasSubstr("12"))));
   }
-  for (const char* method : {"svdq", "kvtc", "adakv", "h2o", "exact"}) {
+  for (const char* method : {"svdq", "kvtc", "adakv", "kitty", "palu", "zipcache", "h2o", "exact"}) {
     config.method = method;
     config.bit_width_inlier = bits;
     EXPECT_THAT(problems_of(model, config), ElementsAre(AllOf(HasSubstr(method), HasSubstr("no single width"))))
