@@ -27,8 +27,8 @@ struct Attention::Tile {
   const Sequence* sequence;
   const RowTable* table;
   int batch_row, head;
-  Range in_call;  // tokens, padding included
-  Range tokens;
+  int index;     // in its stream
+  Range tokens;  // in the call
   int queries;
   Range rows;         // of this task
   float* q;           // [queries][dim_k], scaled
@@ -186,10 +186,12 @@ Attention::Tile Attention::tile_at(int stream, int index) const {
   tile.head = stream % shape_.kv_heads;
   tile.sequence = &layer_.sequences_[static_cast<size_t>(tile.batch_row)];
   tile.table = &tile.sequence->table(tile.head);
-  tile.in_call = {index * tile_tokens_, std::min(in_.q.tokens, (index + 1) * tile_tokens_)};
-  const Range stored = valid(tile.batch_row);
-  tile.tokens = {std::max(tile.in_call.begin, stored.begin), std::min(tile.in_call.end, stored.end)};
-  tile.queries = std::max(0, tile.tokens.size()) * group_;
+  tile.index = index;
+  // Counted from the first token that is no padding, so that a row is cut as it would be alone.
+  const Range own = valid(tile.batch_row);
+  const int begin = std::min(own.end, own.begin + index * tile_tokens_);
+  tile.tokens = {begin, std::min(own.end, begin + tile_tokens_)};
+  tile.queries = tile.tokens.size() * group_;
   tile.rows = visible(tile);
   return tile;
 }
@@ -215,6 +217,14 @@ void Attention::write_zeros(int batch_row, int head, int token) const {
   for (int g = 0; g < group_; ++g) std::fill_n(out_row(batch_row, token, head * group_ + g), shape_.dim_v, 0.0f);
 }
 
+void Attention::write_padding(int stream) const {
+  const int batch_row = stream / shape_.kv_heads, head = stream % shape_.kv_heads;
+  const Range own = valid(batch_row);
+  for (int t = 0; t < in_.q.tokens; ++t) {
+    if (t < own.begin || t >= own.end) write_zeros(batch_row, head, t);
+  }
+}
+
 void Attention::run(int task, float* partials, std::atomic<int>* finished, float* masses) const {
   const int split = task % splits_;
   const int stream = task / splits_ / groups_;
@@ -223,13 +233,9 @@ void Attention::run(int task, float* partials, std::atomic<int>* finished, float
   if (pass_.scores && splits_ == 1) {
     std::fill_n(masses + int64_t{stream * groups_ + group} * mass_rows_, mass_rows_, 0.0f);
   }
+  if (group == 0 && split == 0 && pass_.values) write_padding(stream);
   for (int index = group; index < tiles_; index += groups_) {
     Tile tile = tile_at(stream, index);
-    if (split == 0 && pass_.values) {
-      for (int t = tile.in_call.begin; t < tile.in_call.end; ++t) {
-        if (t < tile.tokens.begin || t >= tile.tokens.end) write_zeros(tile.batch_row, tile.head, t);
-      }
-    }
     tile.keeps = scored(tile);
     if (tile.tokens.empty() || !(pass_.values || tile.keeps)) continue;
     run_tile(tile, split, partials, finished, masses);
@@ -241,7 +247,7 @@ void Attention::run_tile(Tile& tile, int split, float* partials, std::atomic<int
   const Range all = tile.rows;
   float* mass = nullptr;
   if (tile.keeps) {
-    const int group = (tile.in_call.begin / tile_tokens_) % groups_;
+    const int group = tile.index % groups_;
     mass = masses + int64_t{stream * groups_ + group} * mass_rows_;
   }
   if (splits_ > 1) tile.rows = split_rows(tile, all, split);

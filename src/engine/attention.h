@@ -71,6 +71,7 @@ class Attention {
   void write(Tile& tile) const;
   void add_masses(const Tile& tile, Range rows, const float* maxima, float* mass) const;
   void write_zeros(int batch_row, int head, int token) const;
+  void write_padding(int stream) const;
   float* out_row(int batch_row, int token, int q_head) const;
 
   template <class Visit>

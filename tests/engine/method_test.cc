@@ -186,6 +186,29 @@ TEST(Attend, ragged_rows_with_splits_equal_solo_caches) {
   }
 }
 
+// Weights are summed up tile by tile, and a row's tiles begin with its own first token.
+TEST(Attend, scores_of_a_padded_row_are_those_it_has_alone) {
+  const LayerShape shape{2, 4, 64, 64, 0, DType::f32};
+  const Sequences data(shape, 2, 300);
+  const std::vector<Range> valid{{0, 300}, {37, 300}};
+  for (const char* method : {"h2o(budget=100)", "tova(budget=100)", "snapkv(budget=100)"}) {
+    KVCache both(parse_method(method), shape), solo(parse_method(method), shape);
+    both.step(data.attend_in({0, 300}), data.keys({0, 300}), data.values({0, 300}), {Phase::prefill_last, valid});
+    const auto second = [](Tensor t) {
+      t.data = static_cast<const float*>(t.data) + t.stride_batch;
+      t.batch = 1;
+      return t;
+    };
+    const Range own{37, 300};
+    solo.step({.q = second(data.queries(own))}, second(data.keys(own)), second(data.values(own)),
+              {Phase::prefill_last, {}});
+    for (int head : {0, 1}) {
+      EXPECT_EQ(both.positions(1, head), solo.positions(0, head)) << method;
+      EXPECT_EQ(both.scores(1, head), solo.scores(0, head)) << method;
+    }
+  }
+}
+
 TEST(Composition, a_placement_that_cuts_units_is_refused_by_name) {
   static const MethodDef kBad = [] {
     MethodDef def = *find_method("kivi");
