@@ -39,6 +39,7 @@ class VectorCache {
   void pop_front(int n);                      ///< drops the oldest min(n, size) pairs
   /// Of the pairs; a waiting key is not part of it.
   std::vector<std::byte> state();
+  /// Of more pairs than `capacity` the newest come. Throws FormatError and changes nothing.
   void set_state(std::span<const std::byte> bytes);
   /// Whether codes depend on the first pairs (outlier channels), so that dropping these would change a fresh cache's.
   bool learns_from_pairs() const { return learns_; }

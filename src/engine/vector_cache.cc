@@ -86,9 +86,14 @@ void VectorCache::reset() {
 void VectorCache::pop_front(int n) { cache_.pop_front(n); }
 std::vector<std::byte> VectorCache::state() { return cache_.state(); }
 void VectorCache::set_state(std::span<const std::byte> bytes) {
-  cache_.set_state(bytes);
+  KVCache restored = cache_.copy();
+  restored.set_state(bytes);
+  if (restored.batch() > 1) {
+    throw FormatError(fmt::format("state of {} batch rows, single vectors have one", restored.batch()));
+  }
+  if (capacity_ > 0) restored.pop_front(std::max(0, restored.size() - capacity_));
+  cache_ = std::move(restored);
   waiting_.reset();
-  if (capacity_ > 0) cache_.pop_front(std::max(0, cache_.size() - capacity_));
 }
 
 SlidingWindowKVCache::SlidingWindowKVCache(VectorCache inner, int window_size)
