@@ -121,8 +121,9 @@ class KVCache {
   int trim(int n);
   /// Batch rows in a new order; a row named twice is copied (blocks are shared until written). Settles.
   void select(std::span<const int> batch_rows);
-  /// Appends copies of the batch rows of another cache of the same method, option values and shape, `seq` ids included;
-  /// the other one is empty afterwards. Throws QuantizerConfigError that names all differences. Settles both.
+  /// Appends the batch rows of another cache of the same method, option values and shape, `seq` ids included; those of
+  /// another arena are copied. The other cache is empty afterwards. Throws QuantizerConfigError that names all
+  /// differences. Settles both.
   void join(KVCache&& other);
   /// These batch rows as a cache of their own; the others stay, in their order. A row can't be named twice. Settles.
   KVCache split(std::span<const int> batch_rows);

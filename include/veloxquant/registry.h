@@ -39,8 +39,6 @@ struct Recipe {
   std::shared_ptr<const Codec> key = nullptr;    ///< coded rows of the key side
   std::shared_ptr<const Codec> value = nullptr;  ///< coded rows of the value side
   std::optional<DType> store = {};               ///< of exact rows, where the method and not the input says it
-  /// Rows of a call are attended as they were received; false: in their stored form, which caches of single vectors do.
-  bool own_rows_exact = true;
 };
 
 /// What build() of a method gets beside its options.
@@ -95,7 +93,7 @@ struct MethodDef {
   // The place of the method in the original system.
   std::string_view cache_class = {};     ///< e.g. "H2OKVCache"
   std::string_view options_struct = {};  ///< e.g. "H2OOptions"; empty: it has general options alone
-  bool standalone = false;               ///< a cache of single vectors; serves no model
+  bool standalone = false;               ///< a cache of single vectors, all attended as stored; serves no model
   std::string_view bits_option = {};     ///< where a list of bits per layer goes; empty: there is no single width
   std::string_view coordinator = {};     ///< the class that layers share, e.g. "SqueezeCoordinator"
   bool keys_only = false;                ///< values stay exact

@@ -228,7 +228,7 @@ std::vector<std::string> KVCache::Layer::differences(const Layer& other) const {
   return lines;
 }
 
-// The rows are copied into the arena of this cache, so that the other one's can go.
+// Rows of another arena are copied into that of this cache, so that the other one can go.
 void KVCache::Layer::join(const Layer& settled) {
   std::vector<Sequence> more;
   for (const Sequence& theirs : settled.sequences_) {
@@ -242,9 +242,9 @@ void KVCache::Layer::join(const Layer& settled) {
       StreamSide& stream = mine.sides[i];
       stream.fitted = theirs.sides[i].fitted;
       if (stream.fitted) stream.coded.use(*stream.fitted);
-      stream.pool.copy_rows(theirs.sides[i].pool);
-      stream.coded.copy_rows(theirs.sides[i].coded);
-      stream.exact.copy_rows(theirs.sides[i].exact);
+      stream.pool.share_rows(theirs.sides[i].pool);
+      stream.coded.share_rows(theirs.sides[i].coded);
+      stream.exact.share_rows(theirs.sides[i].exact);
     }
   }
   sequences_.reserve(sequences_.size() + more.size());

@@ -44,10 +44,12 @@ void BlockList::use(const Codec& codec) {
   codec_ = &codec;
 }
 
-void BlockList::copy_rows(const BlockList& other) {
+void BlockList::share_rows(const BlockList& other) {
   std::vector<BlockRef> blocks;
   blocks.reserve(other.blocks_.size());
-  for (const BlockRef& block : other.blocks_) blocks.push_back(block ? block.copy(*arena_) : BlockRef());
+  for (const BlockRef& block : other.blocks_) {
+    blocks.push_back(block && other.arena_ != arena_ ? block.copy(*arena_) : block);
+  }
   blocks_ = std::move(blocks);
   first_block_ = other.first_block_;
   begin_ = other.begin_;

@@ -69,8 +69,8 @@ class BlockList {
 
   /// From now on rows are coded by another codec of the same format; the list is empty.
   void use(const Codec& codec);
-  /// Replaces the content by that of a list of an equal codec, in this list's arena.
-  void copy_rows(const BlockList& other);
+  /// Replaces the content by that of a list of an equal codec; blocks of another arena are copied into this list's.
+  void share_rows(const BlockList& other);
   /// Empties the list; the next row will be `row`.
   void restart(int row);
   /// Encodes rows (whole units) behind the end.

@@ -70,12 +70,10 @@ inline std::vector<std::string> check(const Options& options, const LayerShape& 
 }
 
 /// Keys in one codec, or in two where there are outlier channels: codec(channels, bits of the outlier codec, stream).
-/// The recipe attends to a call's rows in their stored form.
 inline Recipe recipe(const Options& options, const BuildContext& context, std::shared_ptr<const Codec> key,
                      std::shared_ptr<const Codec> outlier, LloydRow value) {
   const int calibration = value_or(options, "n_calib_tokens", 200);
   Recipe recipe;
-  recipe.own_rows_exact = false;
   recipe.placement = outlier ? after_fit(calibration) : direct();
   recipe.key =
       outlier ? channel_split({context.shape.dim_k, calibration, std::move(outlier), std::move(key)}) : std::move(key);

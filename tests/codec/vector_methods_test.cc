@@ -86,9 +86,7 @@ TEST(VectorMethods, what_they_are) {
     ASSERT_NE(def, nullptr);
     EXPECT_TRUE(def->standalone);
     EXPECT_EQ(def->cache_class, method == "qjl" ? "QJLKVCache" : "TurboQuantKVCache");
-    EXPECT_FALSE(recipe(method).own_rows_exact);
   }
-  EXPECT_TRUE(recipe("turboquant_rvq").own_rows_exact);
 }
 
 TEST(VectorMethods, options_that_do_not_fit_the_head_are_named) {

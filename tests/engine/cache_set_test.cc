@@ -203,8 +203,11 @@ TEST(CacheSet, a_joined_set_gives_its_memory_back) {
   EXPECT_EQ(other.arena().allocated_bytes, 0u);  // empty, and still a set
   EXPECT_EQ(set.arena().allocated_bytes, 2 * each);
   EXPECT_EQ(set.used_bytes(), 2 * set.copy(std::vector<int>{0}).used_bytes());
-  const CacheSet apart = set.split(std::vector<int>{1});
+  CacheSet apart = set.split(std::vector<int>{1});
   EXPECT_EQ(set.arena().allocated_bytes, 2 * each) << "no row was copied";
+  set.join(std::move(apart));
+  EXPECT_EQ(set.arena().peak_bytes, 2 * each) << "nor was it on the way back";
+  apart = set.split(std::vector<int>{0});
   set.reset();
   EXPECT_EQ(set.arena().allocated_bytes, each);
 }

@@ -265,6 +265,15 @@ TEST(VectorCache, state_round_trip_and_reset) {
     other.append(cache, {0, 60});
     EXPECT_EQ(cache.state(), fresh.state());
   }
+  KVCache two(parse_method("qjl"), {.dim_k = kDim, .dim_v = kDim});
+  const Sequences rows(two.shape(), 2, 5);
+  rows.store(two, {0, 5});
+  VectorCache one = make("qjl");
+  x.append(one, {0, 3});
+  const auto before = one.state();
+  EXPECT_THROW(one.set_state(two.state()), FormatError) << "two sequences";
+  EXPECT_EQ(one.state(), before);
+
   VectorCache full = make("qjl"), small = make("qjl(capacity=10)"), last = make("qjl");
   x.append(full, {0, 30});
   small.set_state(full.state());

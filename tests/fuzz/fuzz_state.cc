@@ -25,7 +25,8 @@ KVCache make(uint8_t choice) {
                                          "tova(budget=8)",
                                          "streaming_llm(window=16)",
                                          "kivi_sink(group=8,residual=16,n_sink=3)",
-                                         "snapkv(budget=20)+kivi(group=8,residual=8)"};
+                                         "snapkv(budget=20)+kivi(group=8,residual=8)",
+                                         "turboquant_mse(two_stream=true,outliers=3,calibration=10)"};
   return KVCache(parse_method(kMethods[choice % std::size(kMethods)]), {1, 2, 16, 16, 0, DType::f32});
 }
 
