@@ -187,13 +187,14 @@ void CacheSet::set_state(std::span<const std::byte> bytes) {
   if (const uint32_t count = number(uint32_t{}); count != layers_.size()) {
     throw FormatError(fmt::format("state has {} layers, this set has {}", count, layers_.size()));
   }
-  std::vector<KVCache> restored;
-  for (KVCache& layer : layers_) {
-    restored.push_back(layer.copy());
-    restored.back().set_state(take(number(uint64_t{})));
+  // Read twice: what is wrong with one layer must leave all of them as they are, and a call that waits unsettled.
+  std::vector<std::span<const std::byte>> states;
+  for (const KVCache& layer : layers_) {
+    states.push_back(take(number(uint64_t{})));
+    KVCache(layer.method(), layer.shape()).set_state(states.back());
   }
   if (!bytes.empty()) throw FormatError(fmt::format("state of layers has {} bytes too many", bytes.size()));
-  layers_ = std::move(restored);
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i].set_state(states[i]);
 }
 
 size_t CacheSet::nbytes() {

@@ -71,7 +71,7 @@ void BlockList::append(const RowsView& rows) {
     const int index = end_ / capacity;
     const int at = end_ % capacity;
     if (index - first_block_ == static_cast<int>(blocks_.size())) {
-      blocks_.push_back(BlockRef::allocate(*arena_, format.block_bytes()));
+      blocks_.push_back(new_block(at));
     }
     const int count = std::min(capacity - at, rows.rows - done);
     const RowsView part{rows.x + done * rows.ld, rows.ld, count, rows.dim};
@@ -85,6 +85,14 @@ void BlockList::append(const RowsView& rows) {
     end_ += count;
     done += count;
   }
+}
+
+// Kernels compute with whole tiles: rows that never come must be numbers there.
+BlockRef BlockList::new_block(int first) const {
+  const size_t bytes = codec_->format().block_bytes();
+  BlockRef block = BlockRef::allocate(*arena_, bytes);
+  if (first > 0) std::memset(block.writable(), 0, bytes);
+  return block;
 }
 
 std::byte* BlockList::open(BlockRef& block) const {

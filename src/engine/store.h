@@ -122,7 +122,7 @@ class BlockList {
       const int first = row / format.capacity_rows() * format.capacity_rows();
       const int until = std::min(rows.end, first + format.capacity_rows());
       const bool gone = until - first == format.capacity_rows() && vacant(Range{first, until});
-      blocks_.push_back(gone ? BlockRef() : BlockRef::allocate(*arena_, format.block_bytes()));
+      blocks_.push_back(gone ? BlockRef() : new_block(row - first));
       if (!gone) fill(blocks_.back().writable(), Range{row - first, until - first});
       end_ = row = until;
       if (!gone) seal_if_full(blocks_.back(), until - first);
@@ -130,6 +130,8 @@ class BlockList {
   }
 
  private:
+  /// A block whose rows begin at `first` inside it.
+  BlockRef new_block(int first) const;
   /// Bytes to write rows to: in layout 0.
   std::byte* open(BlockRef& block) const;
   /// A block that holds all its rows is reordered once.

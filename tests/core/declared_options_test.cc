@@ -813,6 +813,8 @@ TEST(plans, groups_of_layers_count_attention_layers) {
               ElementsAre("member 0 of group 0", "member 1 of group 0", "member 0 of group 1"));
   EXPECT_THAT(groups("minicache", 5), ElementsAre("left alone", "left alone", "primary of group 0",
                                                   "merge layer of group 0", "primary of group 1"));
+  EXPECT_EQ(groups("minicache", 7)[2], "left alone");
+  EXPECT_EQ(groups("minicache", 7)[3], "primary of group 0") << "half of seven is three";
   EXPECT_THAT(groups("minicache(minicache_start_frac=1)", 2), testing::Each("left alone"));
   EXPECT_THAT(groups("minicache(minicache_start_frac=0)", 2),
               ElementsAre("primary of group 0", "merge layer of group 0"));

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "regress/fault_inputs.h"
 #include "support/reference_attention.h"
 #include "support/sanitizer.h"
 #include "support/tensors.h"
@@ -375,6 +376,35 @@ TEST(SlidingWindow, bad_calls_are_refused_and_change_nothing) {
   VectorCache used = make("qjl");
   x.append(used, {0, 3});
   EXPECT_EQ(SlidingWindowKVCache(std::move(used), 5).size(), 0) << "a window begins empty";
+}
+
+// The first rows of a block were never written in this cache, and its memory holds NaN.
+TEST(PopFront, blocks_that_begin_in_their_middle_hold_no_surprise) {
+  const LayerShape shape = {.kv_heads = 1, .q_heads = 1, .dim_k = 64, .dim_v = 64};
+  const Sequences data(shape, 1, 200);
+  const std::string two = "(two_stream=true,outliers=8,calibration=50)";
+  for (const std::string name : {"turboquant_mse", "turboquant_prod", "qjl"}) {
+    for (const std::string& method : {name, name + two}) {
+      SCOPED_TRACE(method);
+      const MethodSpec spec = parse_method(method);
+      KVCache cache(spec, shape, arena_of_nan(spec, shape)), restored(spec, shape, arena_of_nan(spec, shape));
+      data.store(cache, {0, 90});
+      cache.pop_front(1000);
+      EXPECT_EQ(cache.size(), 0);
+      EXPECT_EQ(cache.used_bytes(), 0u);
+      data.store(cache, {90, 127});
+      for (Range r : {Range{127, 128}, Range{128, 150}}) {
+        restored.set_state(cache.state());
+        data.store(cache, r);
+        data.store(restored, r);
+        EXPECT_EQ(restored.state(), cache.state());
+        const DenseRows rows{cache.size(), cache.decode(Side::key), cache.decode(Side::value)};
+        const auto expected = reference_attention(shape, rows, &data.q[150 * 64], 1, {});
+        EXPECT_LE(relative_l2(cache.attend(data.attend_in({150, 151})), expected), 1e-3);
+        EXPECT_LE(relative_l2(restored.attend(data.attend_in({150, 151})), expected), 1e-3);
+      }
+    }
+  }
 }
 
 }  // namespace

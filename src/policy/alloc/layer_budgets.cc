@@ -14,8 +14,8 @@ std::vector<int> integerise(std::span<const double> wanted, int floor, int64_t t
   const size_t n = wanted.size();
   const auto least = static_cast<double>(floor);
   if (static_cast<int64_t>(n) * floor >= total) return std::vector<int>(n, floor);
-  // Layers that would fall below the floor stand at it; the others share what is left in proportion to what they have
-  // above it, till none falls below.
+  // Layers that want less than the floor stand at it; the others share what is left in proportion to what they have
+  // above it, so that none falls below.
   std::vector<bool> free(n);
   for (size_t i = 0; i < n; ++i) free[i] = wanted[i] > least;
   std::vector<double> share(n, least);
