@@ -173,7 +173,7 @@ TEST(FailedCall, a_full_cache_is_said_and_the_session_goes_on_as_before) {
     EXPECT_THAT(error.what(), HasSubstr("280"));
   }
   EXPECT_EQ(session.position(), 20);
-  for (int i = 0; i < session.caches().size(); ++i) EXPECT_EQ(session.caches()[i].offset(), 20);
+  for (int i = 0; i < session.caches().layers(); ++i) EXPECT_EQ(session.caches()[i].offset(), 20);
   EXPECT_EQ(copy(session.decode(all.subspan(20, 1), Phase::decode)),
             copy(undisturbed.decode(all.subspan(20, 1), Phase::decode)));
 }
@@ -212,7 +212,7 @@ TEST(FailedCall, a_cancelled_call_leaves_no_rows_in_any_layer) {
   EXPECT_THROW(session.decode(tokens, Phase::prefill_last), Cancelled);
   stopper.join();
   EXPECT_EQ(session.position(), 5);
-  for (int i = 0; i < session.caches().size(); ++i) EXPECT_EQ(session.caches()[i].offset(), 5) << i;
+  for (int i = 0; i < session.caches().layers(); ++i) EXPECT_EQ(session.caches()[i].offset(), 5) << i;
   cancel = false;
   session.decode(std::span(tokens).first(1), Phase::decode);
   EXPECT_EQ(session.position(), 6);

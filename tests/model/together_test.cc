@@ -129,7 +129,7 @@ TEST(Together, when_one_session_fails_all_stand_as_before) {
   }
   for (Session* session : {&good, &full}) {
     EXPECT_EQ(session->position(), 20);
-    for (int i = 0; i < session->caches().size(); ++i) EXPECT_EQ(session->caches()[i].offset(), 20);
+    for (int i = 0; i < session->caches().layers(); ++i) EXPECT_EQ(session->caches()[i].offset(), 20);
   }
   EXPECT_EQ(copy(good.decode(all.subspan(20, 1), Phase::decode)),
             copy(undisturbed.decode(all.subspan(20, 1), Phase::decode)));

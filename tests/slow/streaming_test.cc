@@ -67,7 +67,7 @@ TEST(Streaming, fifty_thousand_tokens_in_one_session) {
     }
     bytes = now;
     EXPECT_EQ(session.position(), at + kBlock);
-    for (int layer : {0, session.caches().size() - 1}) {
+    for (int layer : {0, session.caches().layers() - 1}) {
       KVCache& cache = session.caches()[layer];
       const std::vector<int32_t> positions = cache.positions(0, 0);
       ASSERT_EQ(positions.size(), static_cast<size_t>(kSinks + kWindow));
