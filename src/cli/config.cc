@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/app.h"
+#include "core/option_rows.h"
 #include "io/file.h"
 #include "veloxquant/config.h"
 #include "veloxquant/errors.h"
@@ -77,17 +78,11 @@ Row row_of(const KVCacheConfig& config, const OptionSpec& spec, std::string owne
 std::vector<Row> rows_of(const KVCacheConfig& config) {
   std::vector<Row> rows;
   const MethodSpec spec = default_spec(*find_method(config.method.get()));
-  const auto own = [&](std::string_view name) -> const OptionSpec* {
-    for (const OptionSpec& row : spec.options.specs()) {
-      if (row.name == name) return &row;
-    }
-    return nullptr;
-  };
   for (const FlatField& field : flat_fields()) {
     if (field.spec == nullptr) {
       rows.push_back({std::string(field.name), "none", "none", "an object, in a program", "", "default", "all"});
     } else {
-      const OptionSpec* narrower = own(field.name);
+      const OptionSpec* narrower = find_row(spec.options.specs(), field.name);
       rows.push_back(row_of(config, narrower != nullptr ? *narrower : *field.spec, owners(field)));
     }
   }

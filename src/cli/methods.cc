@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "cli/app.h"
+#include "config/option_json.h"
 #include "veloxquant/config.h"
 #include "veloxquant/registry.h"
 
@@ -49,27 +50,11 @@ TokenBytes token_bytes(const MethodSpec& spec) {
   return {side_bytes(*recipe.key), side_bytes(*recipe.value)};
 }
 
-ordered_json json_of(const OptionValue& value) {
-  return std::visit(
-      [](const auto& held) -> ordered_json {
-        if constexpr (std::is_same_v<std::decay_t<decltype(held)>, std::monostate>) {
-          return nullptr;
-        } else if constexpr (std::is_same_v<std::decay_t<decltype(held)>, ArrayValue>) {
-          return held.data;  // no default is an array
-        } else if constexpr (std::is_same_v<std::decay_t<decltype(held)>, MapValue>) {
-          return ordered_json::object();
-        } else {
-          return held;
-        }
-      },
-      value);
-}
-
 ordered_json json_of(const OptionSpec& option) {
   return {{"name", option.name},
           {"alias", option.alias.empty() ? ordered_json(nullptr) : ordered_json(option.alias)},
           {"type", to_string(option.type)},
-          {"default", json_of(option.def)},
+          {"default", veloxquant::json_of(option.def)},
           {"range", option.range_text()},
           {"meaning", option.meaning}};
 }

@@ -6,40 +6,15 @@
 #include <bit>
 #include <utility>
 
-#include "core/text.h"
+#include "methods/method_registry.h"
 #include "veloxquant/errors.h"
 
 namespace veloxquant {
 namespace {
 
-// What no value of a single field shows.
-std::vector<std::string> construction_problems(const KVCacheConfig& config) {
-  std::vector<std::string> problems;
-  if (config.sliding_window->has_value() && !is_standalone(config.method.get())) {
-    problems.push_back(
-        fmt::format("sliding_window: got {}, allowed none with {}, which stores layers (methods that take it: {})",
-                    **config.sliding_window, config.method.get(), listed(standalone_methods())));
-  }
-  if (config.store.get() != nullptr) problems.push_back("store: artifacts are not read yet, allowed none");
-  if (!config.observers->empty()) {
-    problems.push_back(
-        fmt::format("observers: got {}, allowed none: events are not sent yet", config.observers->size()));
-  }
+void add_not_there_yet(const KVCacheConfig& config, std::vector<std::string>& problems) {
   const MethodDef* def = find_method(config.method.get());
-  if (def != nullptr && !def->build) {
-    try {
-      check_method(default_spec(*def), {});
-    } catch (const QuantizerConfigError& error) {
-      problems.push_back(error.problems().back());
-    }
-  }
-  return problems;
-}
-
-void append(std::vector<std::string>& to, std::vector<std::string> more) {
-  for (std::string& line : more) {
-    if (std::ranges::find(to, line) == to.end()) to.push_back(std::move(line));
-  }
+  if (def != nullptr && !def->build) problems.push_back(not_there_yet(*def));
 }
 
 }  // namespace
@@ -59,7 +34,7 @@ bool is_standalone(std::string_view method) { return std::ranges::binary_search(
 
 AnyCache KVCacheFactory::create(const KVCacheConfig& config) {
   std::vector<std::string> problems = config.problems();
-  append(problems, construction_problems(config));
+  add_not_there_yet(config, problems);
   if (!problems.empty()) throw QuantizerConfigError(std::move(problems));
   if (!is_standalone(config.method.get())) return LayerCache(config);
   VectorCache cache(method_spec(config), static_cast<int>(config.head_dim.get()));
@@ -160,7 +135,7 @@ std::vector<std::string> KVCacheBuilder::problems() const {
     found.push_back(fmt::format("n_outlier_channels: got {}, allowed 0..{} with head_dim {}", *n, dim - 1, dim));
   }
   if (null_store_) found.push_back("store: got null, allowed an ArtifactStore");
-  append(found, construction_problems(config_));
+  add_not_there_yet(config_, found);
   return found;
 }
 

@@ -8,7 +8,9 @@
 
 #include "config/values.h"
 #include "core/check.h"
+#include "core/option_rows.h"
 #include "core/text.h"
+#include "veloxquant/builder.h"
 #include "veloxquant/errors.h"
 
 namespace veloxquant {
@@ -48,30 +50,25 @@ std::string_view struct_name(const MethodOptions& options) {
   return std::visit([](const auto& held) { return std::decay_t<decltype(held)>::kName; }, options);
 }
 
-const OptionSpec* row_of(std::span<const OptionSpec> rows, std::string_view name) {
-  const auto it = std::ranges::find_if(rows, [&](const OptionSpec& row) { return row.name == name; });
-  return it == rows.end() ? nullptr : &*it;
-}
-
 /// The row that says what an extension may be: the method's own, or that of any method that has it.
 const OptionSpec* extension_row(std::string_view method, std::string_view name) {
-  if (const OptionSpec* row = row_of(general_options(), name)) return row;
+  if (const OptionSpec* row = find_row(general_options(), name)) return row;
   const OptionSpec* found = nullptr;
   for (const MethodDef* def : method_table()) {
-    const OptionSpec* row = row_of(def->options, name);
+    const OptionSpec* row = find_row(def->options, name);
     if (row != nullptr && (found == nullptr || def->name == method)) found = row;
   }
   return found;
 }
 
 bool reads(const MethodDef& def, std::string_view name) {
-  return row_of(def.options, name) != nullptr || row_of(general_options(), name) != nullptr;
+  return find_row(def.options, name) != nullptr || find_row(general_options(), name) != nullptr;
 }
 
 std::vector<std::string> owners_of(std::string_view name) {
   std::vector<std::string> owners;
   for (const MethodDef* def : method_table()) {
-    if (row_of(def->options, name) != nullptr) owners.emplace_back(def->name);
+    if (find_row(def->options, name) != nullptr) owners.emplace_back(def->name);
   }
   return owners;
 }
@@ -108,6 +105,11 @@ Problems value_problems(const KVCacheConfig& config, Names& bad) {
   }
   for (const auto& observer : config.observers.get()) {
     if (observer == nullptr) problems.push_back("observers: got null, allowed observers");
+  }
+  if (config.store.get() != nullptr) problems.push_back("store: artifacts are not read yet, allowed none");
+  if (!config.observers->empty()) {
+    problems.push_back(
+        fmt::format("observers: got {}, allowed none: events are not sent yet", config.observers->size()));
   }
   return problems;
 }
@@ -195,6 +197,11 @@ std::vector<std::string> KVCacheConfig::problems() const {
   if (def == nullptr) {
     found.push_back("method: " + unknown_method(method.get()));
     return found;
+  }
+  if (sliding_window->has_value() && !def->standalone && !bad.contains("sliding_window")) {
+    found.push_back(
+        fmt::format("sliding_window: got {}, allowed none with {}, which stores layers (methods that take it: {})",
+                    **sliding_window, def->name, listed(standalone_methods())));
   }
   MethodSpec spec = default_spec(*def);
   Problems more = fill(*this, spec, bad);

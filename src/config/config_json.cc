@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "config/option_json.h"
 #include "config/values.h"
 #include "core/text.h"
 #include "veloxquant/errors.h"
@@ -28,26 +29,6 @@ ordered_json nested(const ArrayValue& array, size_t axis, size_t& next) {
     }
   }
   return list;
-}
-
-ordered_json json_of(const OptionValue& value) {
-  return std::visit(
-      [](const auto& held) -> ordered_json {
-        using T = std::decay_t<decltype(held)>;
-        if constexpr (std::is_same_v<T, std::monostate>) {
-          return nullptr;
-        } else if constexpr (std::is_same_v<T, ArrayValue>) {
-          size_t next = 0;
-          return held.shape.empty() ? ordered_json::array() : nested(held, 0, next);
-        } else if constexpr (std::is_same_v<T, MapValue>) {
-          ordered_json object = ordered_json::object();
-          for (const auto& [key, entry] : held) object[key] = std::visit([](const auto& x) { return ordered_json(x); }, entry);
-          return object;
-        } else {
-          return held;
-        }
-      },
-      value);
 }
 
 // False where lists of one depth differ in length or hold something else than numbers.
@@ -134,7 +115,7 @@ class Reader {
         field(config_, name, value);
       }
     }
-    if (problems_.empty()) problems_ = config_.problems();
+    for (std::string& problem : config_.problems()) problems_.push_back(std::move(problem));
     if (!problems_.empty()) throw QuantizerConfigError(std::move(problems_));
     return std::move(config_);
   }
@@ -244,6 +225,27 @@ class Reader {
 };
 
 }  // namespace
+
+ordered_json json_of(const OptionValue& value) {
+  return std::visit(
+      [](const auto& held) -> ordered_json {
+        using T = std::decay_t<decltype(held)>;
+        if constexpr (std::is_same_v<T, std::monostate>) {
+          return nullptr;
+        } else if constexpr (std::is_same_v<T, ArrayValue>) {
+          size_t next = 0;
+          return held.shape.empty() ? ordered_json::array() : nested(held, 0, next);
+        } else if constexpr (std::is_same_v<T, MapValue>) {
+          ordered_json object = ordered_json::object();
+          for (const auto& [key, entry] : held)
+            object[key] = std::visit([](const auto& x) { return ordered_json(x); }, entry);
+          return object;
+        } else {
+          return held;
+        }
+      },
+      value);
+}
 
 std::string to_json(const KVCacheConfig& config) {
   ordered_json document = ordered_json::object();

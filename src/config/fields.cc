@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/check.h"
+#include "core/option_rows.h"
 #include "veloxquant/registry.h"
 
 namespace veloxquant {
@@ -268,15 +269,10 @@ const std::vector<OptionSpec>& general_fields() {
   return fields;
 }
 
-const OptionSpec* row_of(std::span<const OptionSpec> rows, std::string_view name) {
-  const auto it = std::ranges::find_if(rows, [&](const OptionSpec& row) { return row.name == name; });
-  return it == rows.end() ? nullptr : &*it;
-}
-
 FlatField field_of(std::string_view name) {
-  FlatField field{name, row_of(general_fields(), name), {}};
+  FlatField field{name, find_row(general_fields(), name), {}};
   for (const MethodDef* method : method_table()) {
-    const OptionSpec* row = row_of(method->options, name);
+    const OptionSpec* row = find_row(method->options, name);
     if (row == nullptr) continue;
     if (field.spec == nullptr || field.spec->flat_only) field.spec = row;
     field.methods.push_back(method);
@@ -321,8 +317,8 @@ const std::vector<OptionsStruct>& options_structs() {
     std::vector<OptionsStruct> list;
     const auto member_of = [](const FlatField& field, const OptionsStruct& group) {
       return std::ranges::any_of(group.methods, [&](const MethodDef* method) {
-        const OptionSpec* row = row_of(method->options, field.name);
-        return row != nullptr && !row->flat_only && row_of(general_fields(), field.name) == nullptr;
+        const OptionSpec* row = find_row(method->options, field.name);
+        return row != nullptr && !row->flat_only && find_row(general_fields(), field.name) == nullptr;
       });
     };
     for (const MethodDef* method : method_table()) {

@@ -13,17 +13,6 @@ namespace {
 
 using Kind = LayerChoice::Kind;
 
-LayerShape shape_of(const LayerDesc& desc, int layer, DType input) {
-  return {.kv_heads = desc.n_kv_heads,
-          .q_heads = desc.n_q_heads,
-          .dim_k = desc.dim_k,
-          .dim_v = desc.dim_v,
-          .layer = layer,
-          .input = input,
-          .value_is_key_prefix = desc.value_is_key_prefix,
-          .rope = desc.rope ? &*desc.rope : nullptr};
-}
-
 const MethodDef& servable(const KVCacheConfig& config) {
   const MethodDef* def = find_method(config.method.get());
   if (def == nullptr) throw QuantizerConfigError("method: " + unknown_method(config.method.get()));
@@ -92,15 +81,7 @@ struct Planned {
 class Planner {
  public:
   Planner(const ModelDesc& model, const KVCacheConfig& config, DType input)
-      : model_(model), config_(config), input_(input), def_(servable(config)) {
-    check(model);
-    if (config.sliding_window->has_value()) {
-      throw QuantizerConfigError("sliding_window: got " + std::to_string(**config.sliding_window) +
-                                 ", allowed none: it belongs to caches of single vectors");
-    }
-    for (size_t i = 0; i < model.layers.size(); ++i) {
-      if (model.layers[i].owns_cache()) attention_.push_back(static_cast<int>(i));
-    }
+      : model_(model), config_(config), def_(servable(config)), attention_(attention_shapes(model, input)) {
     if (attention_.empty()) throw QuantizerConfigError(fmt::format("{}: no layer has attention", model.name));
   }
 
@@ -111,7 +92,7 @@ class Planner {
     resolve(base);
     result_.plan.notes = base.notes();
     note_overwritten(base);
-    int next = 0;
+    size_t next = 0;
     for (size_t i = 0; i < model_.layers.size(); ++i) {
       const LayerDesc& desc = model_.layers[i];
       const auto layer = static_cast<int>(i);
@@ -119,19 +100,15 @@ class Planner {
         add_other(without_cache(desc, base), desc);
         continue;
       }
-      const LayerPlan& plan = plans_[static_cast<size_t>(next)];
+      const LayerPlan& plan = plans_[next];
       KVCacheConfig own = base;
       own.head_dim = desc.dim_k;
       for (const auto& [name, value] : plan.resolved) set(own, layer, name, value);
-      if (bits != nullptr) set(own, layer, def_.bits_option, (*bits)[static_cast<size_t>(next)]);
-      add(own, plan, shape_of(desc, layer, input_));
+      if (bits != nullptr) set(own, layer, def_.bits_option, (*bits)[next]);
+      add(own, plan, attention_[next]);
       ++next;
     }
-    std::vector<LayerShape> attention;
-    for (int layer : attention_) {
-      attention.push_back(shape_of(model_.layers[static_cast<size_t>(layer)], layer, input_));
-    }
-    check_groups(plans_, attention, problems_);
+    check_groups(plans_, attention_, problems_);
     if (!problems_.empty()) throw QuantizerConfigError(std::move(problems_));
     return std::move(result_);
   }
@@ -139,9 +116,10 @@ class Planner {
  private:
   // What follows from the places of the layers.
   void resolve(const KVCacheConfig& base) {
-    for (size_t a = 0; a < attention_.size(); ++a) plans_.push_back({attention_[a], static_cast<int>(a), {}, {}, -1});
+    for (size_t a = 0; a < attention_.size(); ++a)
+      plans_.push_back({attention_[a].layer, static_cast<int>(a), {}, {}, -1});
     KVCacheConfig first = base;
-    first.head_dim = model_.layers[static_cast<size_t>(attention_.front())].dim_k;
+    first.head_dim = attention_.front().dim_k;
     const MethodSpec spec = method_spec(first);
     if (def_.plan) def_.plan(spec.options, plans_);
   }
@@ -154,14 +132,22 @@ class Planner {
     }
   }
 
-  void set(KVCacheConfig& config, int layer, std::string_view name, const OptionValue& value) {
+  /// What `act` throws is a problem of the layer.
+  template <class Act>
+  void attempt(int layer, Act&& act) {
     try {
-      config.set(name, value);
+      act();
     } catch (const QuantizerConfigError& error) {
-      for (const std::string& problem : error.problems()) {
-        problems_.push_back(fmt::format("layer {}: {}", layer, problem));
-      }
+      add_problems(layer, error.problems());
     }
+  }
+
+  void add_problems(int layer, const std::vector<std::string>& problems) {
+    for (const std::string& problem : problems) problems_.push_back(fmt::format("layer {}: {}", layer, problem));
+  }
+
+  void set(KVCacheConfig& config, int layer, std::string_view name, const OptionValue& value) {
+    attempt(layer, [&] { config.set(name, value); });
   }
 
   void add(const KVCacheConfig& config, const LayerPlan& plan, const LayerShape& shape) {
@@ -174,16 +160,10 @@ class Planner {
     choice.group = plan.group;
     result_.plan.layers.push_back(std::move(choice));
     result_.shapes.push_back(shape);
-    try {
+    attempt(shape.layer, [&] {
       result_.specs.push_back(method_spec(config));
-      for (const std::string& problem : method_problems(result_.specs.back(), shape)) {
-        problems_.push_back(fmt::format("layer {}: {}", shape.layer, problem));
-      }
-    } catch (const QuantizerConfigError& error) {
-      for (const std::string& problem : error.problems()) {
-        problems_.push_back(fmt::format("layer {}: {}", shape.layer, problem));
-      }
-    }
+      add_problems(shape.layer, method_problems(result_.specs.back(), shape));
+    });
   }
 
   void add_other(LayerChoice choice, const LayerDesc& desc) {
@@ -199,9 +179,8 @@ class Planner {
 
   const ModelDesc& model_;
   const KVCacheConfig& config_;
-  DType input_;
   const MethodDef& def_;
-  std::vector<int> attention_;  // raw indices
+  std::vector<LayerShape> attention_;  // of the layers with a cache
   std::vector<LayerPlan> plans_;
   std::vector<std::string> problems_;
   Planned result_;

@@ -33,17 +33,18 @@ MethodSpec layer_method(const KVCacheConfig& config, std::string_view cache_clas
     throw QuantizerConfigError(
         fmt::format("method: {} stores single vectors: its cache is {}", spec.def->name, spec.def->cache_class));
   }
-  if (config.sliding_window->has_value()) {
-    throw QuantizerConfigError(fmt::format("sliding_window: got {}, allowed none: {} is a layer's cache",
-                                           **config.sliding_window, spec.def->name));
-  }
   return spec;
 }
 
 }  // namespace
 
 MethodSpec vector_method(const KVCacheConfig& config, std::string_view cache_class) {
-  return method_of_class(config, cache_class);
+  MethodSpec spec = method_of_class(config, cache_class);
+  if (config.sliding_window->has_value()) {
+    throw QuantizerConfigError(fmt::format("sliding_window: got {}, allowed none for {}: KVCacheFactory wraps it",
+                                           **config.sliding_window, cache_class));
+  }
+  return spec;
 }
 
 LayerCache::LayerCache(const KVCacheConfig& config, int layer_id, std::string_view cache_class)

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/check.h"
+#include "core/option_rows.h"
 #include "core/text.h"
 
 namespace veloxquant {
@@ -274,11 +275,7 @@ Options::Options(std::vector<OptionSpec> specs) : specs_(std::move(specs)) {
   for (const OptionSpec& spec : specs_) values_.emplace(spec.name, spec.def);
 }
 
-const OptionSpec* Options::find(std::string_view name) const {
-  if (name.empty()) return nullptr;
-  const auto it = std::ranges::find_if(specs_, [&](const OptionSpec& s) { return s.name == name || s.alias == name; });
-  return it == specs_.end() ? nullptr : &*it;
-}
+const OptionSpec* Options::find(std::string_view name) const { return find_row_or_alias(specs_, name); }
 
 std::optional<std::string> option_problem(const OptionSpec& spec, const OptionValue& value) {
   if (std::holds_alternative<std::monostate>(value)) {

@@ -5,7 +5,9 @@
 #include <limits>
 #include <optional>
 
+#include "core/option_rows.h"
 #include "core/text.h"
+#include "methods/method_registry.h"
 #include "veloxquant/errors.h"
 #include "veloxquant/registry.h"
 
@@ -101,21 +103,10 @@ std::vector<std::string> method_names() {
   return names;
 }
 
-std::string not_there_yet(const MethodDef& def) {
-  std::vector<std::string> names;
-  for (const MethodDef* built : built_methods()) names.emplace_back(built->name);
-  return fmt::format("{} can be configured but not built yet (methods that can: {})", def.name, listed(names));
-}
-
-const OptionSpec* find_option(std::span<const OptionSpec> specs, std::string_view name) {
-  const auto it = std::ranges::find_if(specs, [&](const OptionSpec& s) { return s.name == name || s.alias == name; });
-  return it == specs.end() ? nullptr : &*it;
-}
-
 std::string unknown_option(const MethodDef& def, const Options& options, std::string_view name) {
   std::vector<std::string> owners;
   for (const MethodDef* other : method_table()) {
-    if (other != &def && find_option(other->options, name) != nullptr) owners.emplace_back(other->name);
+    if (other != &def && find_row_or_alias(other->options, name) != nullptr) owners.emplace_back(other->name);
   }
   if (!owners.empty()) {
     return fmt::format("{} has no option {}; it belongs to {}", def.name, quote(name), listed(owners));
@@ -132,7 +123,7 @@ std::string unknown_option(const MethodDef& def, const Options& options, std::st
 
 /// Sets one option and adds what is wrong with it to `problems`. False when it is unknown.
 void set_option(MethodSpec& spec, std::string_view name, std::string_view value, std::vector<std::string>& problems) {
-  if (find_option(spec.options.specs(), name) == nullptr || name.empty()) {
+  if (find_row_or_alias(spec.options.specs(), name) == nullptr) {
     problems.push_back(unknown_option(*spec.def, spec.options, name));
   } else if (const std::optional<std::string> problem = spec.options.set_text(name, value)) {
     problems.push_back(fmt::format("{}: {}", spec.def->name, *problem));
@@ -141,7 +132,7 @@ void set_option(MethodSpec& spec, std::string_view name, std::string_view value,
 
 void set_parsed(MethodSpec& spec, const ParsedMethod& parsed, std::vector<std::string>& problems) {
   for (const ParsedOption& option : parsed.options) {
-    const OptionSpec* known = find_option(spec.options.specs(), option.name);
+    const OptionSpec* known = find_row_or_alias(spec.options.specs(), option.name);
     if (known != nullptr && spec.options.explicitly_set(known->name)) {
       problems.push_back(fmt::format("{}: {} is given twice", spec.def->name, known->name));
     }
@@ -159,7 +150,7 @@ void set_further(std::span<MethodSpec> parts, std::span<const std::string> sets,
     }
     const std::string_view whole = text, name = trimmed(whole.substr(0, equals));
     const auto owner = std::ranges::find_if(
-        parts, [&](const MethodSpec& part) { return find_option(part.options.specs(), name) != nullptr; });
+        parts, [&](const MethodSpec& part) { return find_row_or_alias(part.options.specs(), name) != nullptr; });
     set_option(owner == parts.end() ? parts.front() : *owner, name, whole.substr(equals + 1), problems);
   }
 }
@@ -220,6 +211,12 @@ std::vector<std::string> geometry_problems(const LayerShape& shape) {
 }
 
 }  // namespace
+
+std::string not_there_yet(const MethodDef& def) {
+  std::vector<std::string> names;
+  for (const MethodDef* built : built_methods()) names.emplace_back(built->name);
+  return fmt::format("{} can be configured but not built yet (methods that can: {})", def.name, listed(names));
+}
 
 const std::vector<const MethodDef*>& built_methods() {
   static const std::vector<const MethodDef*> methods = [] {

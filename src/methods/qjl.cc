@@ -17,16 +17,17 @@ constexpr int kMostSketch = 16;  // projections a channel
 constexpr int kValueBits = 2;    // of value_codec = turboquant
 
 std::vector<OptionSpec> make_options() {
-  std::vector<OptionSpec> options = {
-      vector_cache::jl_dim_option("projections, at most 16 times the head size; none: as many as channels, which is "
-                                  "noisy: 4 times as many give half the error of a logit"),
-      choice_option("sketch", "", {"orthogonal", "gaussian"},
-                    "directions of the projections: orthogonal, as in practice, or independent, as in the theorems"),
-      vector_cache::value_codec_option(),
-  };
-  const auto more = vector_cache::outlier_options("sketch outlier channels apart");
-  options.insert(options.end(), more.begin(), more.end());
-  return options;
+  return vector_cache::joined(
+      {
+          vector_cache::jl_dim_option(
+              "projections, at most 16 times the head size; none: as many as channels, which is "
+              "noisy: 4 times as many give half the error of a logit"),
+          choice_option(
+              "sketch", "", {"orthogonal", "gaussian"},
+              "directions of the projections: orthogonal, as in practice, or independent, as in the theorems"),
+          vector_cache::value_codec_option(),
+      },
+      {vector_cache::outlier_options("sketch outlier channels apart")});
 }
 
 std::vector<std::string> check(const Options& options, const LayerShape& shape) {

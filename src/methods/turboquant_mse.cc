@@ -13,22 +13,19 @@ namespace veloxquant {
 namespace {
 
 std::vector<OptionSpec> make_options() {
-  std::vector<OptionSpec> options = {
-      integer_option("bit_width_inlier", "bits", 2, 1, 8, "bits of a code"),
-      integer_option("bit_width_outlier", "outlier_bits", 2, 1, 8,
-                     "bits of a code of an outlier channel; none: those of the others")
-          .none_by_default(),
-      vector_cache::jl_dim_option("accepted up to the head size; this variant has no sketch"),
-      vector_cache::rotation_option(),
-      choice_option("norm_mode", "norm", {"paper", "unbiased", "lsq"},
-                    "stored length of a row: its norm, that of unbiased logits, that of least squares"),
-      vector_cache::value_codec_option(),
-  };
-  for (const auto& more :
-       {vector_cache::outlier_options("code outlier channels apart"), vector_cache::kernel_options()}) {
-    options.insert(options.end(), more.begin(), more.end());
-  }
-  return options;
+  return vector_cache::joined(
+      {
+          integer_option("bit_width_inlier", "bits", 2, 1, 8, "bits of a code"),
+          integer_option("bit_width_outlier", "outlier_bits", 2, 1, 8,
+                         "bits of a code of an outlier channel; none: those of the others")
+              .none_by_default(),
+          vector_cache::jl_dim_option("accepted up to the head size; this variant has no sketch"),
+          vector_cache::rotation_option(),
+          choice_option("norm_mode", "norm", {"paper", "unbiased", "lsq"},
+                        "stored length of a row: its norm, that of unbiased logits, that of least squares"),
+          vector_cache::value_codec_option(),
+      },
+      {vector_cache::outlier_options("code outlier channels apart"), vector_cache::kernel_options()});
 }
 
 NormMode norm_mode(const Options& options) {

@@ -16,22 +16,19 @@ namespace veloxquant {
 namespace {
 
 std::vector<OptionSpec> make_options() {
-  std::vector<OptionSpec> options = {
-      integer_option("bit_width_inlier", "bits", 2, 1, 8, "bits of a coordinate: one is a sign, the others a code"),
-      integer_option("bit_width_outlier", "outlier_bits", 2, 1, 8,
-                     "the same of an outlier channel; none: those of the others")
-          .none_by_default(),
-      vector_cache::jl_dim_option("projections, at most the head size; none: as many as channels"),
-      choice_option("sketch", "", {"gaussian", "orthogonal"},
-                    "directions of the projections: of the paper, or orthogonal with a third of their variance"),
-      vector_cache::rotation_option(),
-      vector_cache::value_codec_option(),
-  };
-  for (const auto& more :
-       {vector_cache::outlier_options("code outlier channels apart"), vector_cache::kernel_options()}) {
-    options.insert(options.end(), more.begin(), more.end());
-  }
-  return options;
+  return vector_cache::joined(
+      {
+          integer_option("bit_width_inlier", "bits", 2, 1, 8, "bits of a coordinate: one is a sign, the others a code"),
+          integer_option("bit_width_outlier", "outlier_bits", 2, 1, 8,
+                         "the same of an outlier channel; none: those of the others")
+              .none_by_default(),
+          vector_cache::jl_dim_option("projections, at most the head size; none: as many as channels"),
+          choice_option("sketch", "", {"gaussian", "orthogonal"},
+                        "directions of the projections: of the paper, or orthogonal with a third of their variance"),
+          vector_cache::rotation_option(),
+          vector_cache::value_codec_option(),
+      },
+      {vector_cache::outlier_options("code outlier channels apart"), vector_cache::kernel_options()});
 }
 
 std::vector<std::string> check(const Options& options, const LayerShape& shape) {

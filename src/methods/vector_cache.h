@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <initializer_list>
+
 #include "veloxquant/codecs.h"
 #include "veloxquant/registry.h"
 
@@ -41,6 +43,13 @@ inline std::vector<OptionSpec> kernel_options() {
 inline void read_kernel_options(const Options& options) {
   (void)options.boolean("enable_vectorized_attend");
   (void)options.boolean("enable_fused_query_dot");
+}
+
+/// The options of a method and, behind them, others.
+inline std::vector<OptionSpec> joined(std::vector<OptionSpec> options,
+                                      std::initializer_list<std::vector<OptionSpec>> more) {
+  for (const std::vector<OptionSpec>& rows : more) options.insert(options.end(), rows.begin(), rows.end());
+  return options;
 }
 
 inline int value_or(const Options& options, std::string_view name, int otherwise) {

@@ -276,6 +276,14 @@ TEST(config_json, all_problems_of_a_file_are_reported_at_once) {
                                    HasSubstr("options: H2OOptions has no field 'h2o_grce'")));
 }
 
+TEST(config_json, rules_of_the_method_are_said_beside_problems_of_the_text) {
+  EXPECT_THAT(problems_of_json(R"({"method": "h2p", "seeed": 1})"),
+              UnorderedElementsAre(HasSubstr("unknown field 'seeed'; did you mean 'seed'?"),
+                                   HasSubstr("unknown method 'h2p'; did you mean 'h2o'?")));
+  EXPECT_THAT(problems_of_json(R"({"method": "h2o", "h2o_budget": 10, "seeed": 1})"),
+              UnorderedElementsAre(HasSubstr("'seeed'"), HasSubstr("h2o_budget: got 10, allowed more than")));
+}
+
 TEST(config_json, what_is_no_configuration_is_refused_with_a_reason) {
   const std::string deep(100, '[');
   for (const std::string& text : {std::string(),
@@ -308,6 +316,22 @@ TEST(config_json, what_is_no_configuration_is_refused_with_a_reason) {
 }
 
 // --- the cache of a layer ------------------------------------------------------------------------
+
+class SilentObserver {};
+
+TEST(layer_cache, what_nothing_reads_is_refused_by_every_constructor) {
+  KVCacheConfig config{.method = "h2o"};
+  // Never looked into: both types have no content yet.
+  const auto object = std::make_shared<SilentObserver>();
+  config.observers = std::vector<std::shared_ptr<QuantizationObserver>>{
+      std::shared_ptr<QuantizationObserver>(object, reinterpret_cast<QuantizationObserver*>(object.get()))};
+  config.store = std::shared_ptr<ArtifactStore>(object, reinterpret_cast<ArtifactStore*>(object.get()));
+  EXPECT_THAT(config.problems(), UnorderedElementsAre(HasSubstr("observers: got 1"), HasSubstr("store: artifacts")));
+  EXPECT_THROW(H2OKVCache{config}, QuantizerConfigError);
+  config.method = "qjl";
+  EXPECT_THROW(QJLKVCache{config}, QuantizerConfigError);
+  EXPECT_THROW(QJLKVCache(KVCacheConfig{.method = "qjl", .sliding_window = 4}), QuantizerConfigError);
+}
 
 TEST(layer_cache, refuses_what_is_not_its_method) {
   EXPECT_THROW(H2OKVCache(KVCacheConfig{.method = "tova"}), QuantizerConfigError);
